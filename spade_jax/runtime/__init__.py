@@ -1,0 +1,1 @@
+"""Checkpoints, metrics, seeds, config checks: what a run needs beside the method."""

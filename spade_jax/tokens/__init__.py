@@ -1,0 +1,1 @@
+"""Tokenizers, chat templates and the parsing of what a policy writes."""
