@@ -7,6 +7,8 @@ import re
 
 from spade_jax.envs.families import base
 
+# The target lies strictly between the bounds shown: repeating a number that the
+# observation shows never wins.
 _TEMPLATE = '''\
 import random
 
@@ -20,8 +22,9 @@ class {name}:
         self.turn = 0
         self.low = rng.randint({low}, {high})
         self.high = self.low + {span}
-        self.target = rng.randint(self.low, self.high)
-        return f"A {word} hides a number from {{self.low}} to {{self.high}}. Guess it in {{self.max_turns}} turns.", {{}}
+        self.target = rng.randint(self.low + 1, self.high - 1)
+        text = f"A {word} hides a number between {{self.low}} and {{self.high}}."
+        return f"{{text}} Guess it in {{self.max_turns}} turns.", {{}}
 
     def step(self, action):
         self.turn += 1
@@ -49,19 +52,20 @@ class {name}:
 class _Player(base.Player):
     def __init__(self, rng: random.Random, hinted: bool):
         self._rng, self._hinted = rng, hinted
+        self._noise = base.NOISE_HINTED if hinted else base.NOISE_PLAIN
         self._low, self._high = 0, 0
 
     def act(self, observation: str) -> str:
-        if match := re.search(r"from (\d+) to (\d+)", observation):
+        if match := re.search(r"between (\d+) and (\d+)", observation):
             self._low, self._high = int(match[1]), int(match[2])
         elif match := re.search(r"Higher than (\d+)", observation):
-            self._low = int(match[1]) + 1
+            self._low = max(self._low, int(match[1]))
         elif match := re.search(r"Lower than (\d+)", observation):
-            self._high = int(match[1]) - 1
-        self._high = max(self._low, self._high)
-        noise = base.NOISE_HINTED if self._hinted else base.NOISE_PLAIN
-        if self._hinted and self._rng.random() > noise:
+            self._high = min(self._high, int(match[1]))
+        if self._hinted and self._rng.random() > self._noise:
             guess = (self._low + self._high) // 2
+        elif self._rng.random() > self._noise:
+            guess = self._rng.randint(self._low + 1, self._high - 1)
         else:
             guess = self._rng.randint(self._low, self._high)
         return base.boxed(f"Between {self._low} and {self._high}.", guess)
@@ -73,9 +77,9 @@ class NumberSearch(base.Family):
 
     def parameters(self, rng, split):
         hard = split == base.HELD_OUT
-        span = rng.randint(13, 16) if hard else rng.randint(5, 12)
-        low = rng.randint(1, 5)
-        return {"low": low, "high": low + rng.randint(8, 20), "span": span, "turns": rng.randint(3, 4)}
+        low = rng.randint(5, 12)
+        span = rng.randint(24, 30) if hard else rng.randint(13, 16)
+        return {"low": low, "high": low + rng.randint(14, 28), "span": span, "turns": 5 if hard else 4}
 
     def source(self, params, words):
         return _TEMPLATE.format(name=base.class_name(words, "Search"), word=words[1], **params)

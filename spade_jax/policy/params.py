@@ -1,0 +1,80 @@
+"""Parameters: creation, logical axes, counting, and a single-file store.
+
+Parameters are a plain nested dict of arrays; their logical axis names are a
+tree of the same shape, from `logical_specs`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from flax import traverse_util
+
+from spade_jax.policy.config import DecoderConfig
+from spade_jax.policy.decoder import Decoder
+
+_CONFIG_KEY = "config.json"
+
+
+def _init(model: Decoder, key: jax.Array) -> Any:
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    return model.init(key, tokens, tokens)["params"]
+
+
+def init_params(model: Decoder, key: jax.Array) -> dict[str, Any]:
+    """Fresh parameters, unboxed; call it under `jax.jit` with out_shardings so that none exists unsharded."""
+    return nn.meta.unbox(_init(model, key))
+
+
+def logical_specs(model: Decoder) -> dict[str, Any]:
+    """PartitionSpecs of logical axis names (vocab, embed, heads, kv_heads, mlp, layers, ...), one per parameter."""
+    return nn.get_partition_spec(jax.eval_shape(lambda key: _init(model, key), jax.random.key(0)))
+
+
+def count_params(params: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def save_params(path: str | Path, params: Any, config: DecoderConfig, storage: str = "float32") -> None:
+    """Writes weights and config to one .npz file, replacing it in one step.
+
+    Args:
+      path: file to write.
+      params: the nested dict of `init_params`.
+      config: the network's shape, restored by `load_params`.
+      storage: "float32", or "float16" for half the size at about 3 decimal digits.
+    """
+    arrays = {
+        name: np.asarray(leaf).astype(storage) for name, leaf in traverse_util.flatten_dict(params, sep="/").items()
+    }
+    text = json.dumps(dataclasses.asdict(config))
+    temporary = Path(f"{path}.tmp")
+    with temporary.open("wb") as file:
+        np.savez(file, **{_CONFIG_KEY: np.array(text)}, **arrays)
+    os.replace(temporary, path)
+
+
+def load_params(path: str | Path) -> tuple[dict[str, Any], DecoderConfig]:
+    """Reads what `save_params` wrote: (numpy weights in the config's param_dtype, config).
+
+    Raises:
+      ValueError: the file is not a store of this network's parameters.
+    """
+    with np.load(path, allow_pickle=False) as store:
+        if _CONFIG_KEY not in store:
+            raise ValueError(f"{path} holds no {_CONFIG_KEY}; give a file written by save_params.")
+        config = DecoderConfig(**json.loads(str(store[_CONFIG_KEY])))
+        flat = {name: store[name].astype(jnp.dtype(config.param_dtype)) for name in store.files if name != _CONFIG_KEY}
+    params = traverse_util.unflatten_dict(flat, sep="/")
+    expected = jax.eval_shape(lambda key: init_params(Decoder(config), key), jax.random.key(0))
+    if jax.tree.map(jnp.shape, params) != jax.tree.map(jnp.shape, expected):
+        raise ValueError(f"{path}: the weights' names or shapes do not fit its own config; write it anew.")
+    return params, config
