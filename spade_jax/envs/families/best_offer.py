@@ -7,7 +7,7 @@ import re
 
 from spade_jax.envs.families import base
 
-_TEMPLATE = '''\
+_TEMPLATE = """\
 import random
 
 
@@ -18,27 +18,25 @@ class {name}:
     def reset(self, seed=None):
         rng = random.Random(seed)
         self.turn = 0
-        self.seen = {{}}
+        self.seen = []
+        self.best = rng.choice("{spots}")
         price = rng.randint({low}, {high})
-        self.prices = {{str(k): price {sign} rng.randint(1, {spread}) for k in range(1, {stalls} + 1)}}
-        shown = rng.choice(list(self.prices))
-        self.best = {draw}
-        text = f"{stalls} {word} stalls, stall {{shown}} costs {{self.prices[shown]}}. look N, then {verb} N at the {goal}."
-        self.prices[self.best] = price
-        return f"{{text}} {{self.max_turns}} turns.", {{}}
+        self.prices = {{k: price {sign} (k != self.best) * rng.randint(1, {spread}) for k in "{labels}"}}
+        shown = rng.choice("{others}")
+        return f"{word} stalls {labels}, {{shown}} costs {{self.prices[shown]}}. look K, then {verb} K at \
+the {goal}. {{self.max_turns}} turns.", {{}}
 
     def step(self, action):
         self.turn += 1
         command = action.replace("\\\\boxed{{", "").replace("}}", "").strip()
-        verb, _, stall = command.partition(" ")
+        stall = command[-1:]
         won = command == f"{verb} {{self.best}}" and stall in self.seen
         done = won or self.turn >= self.max_turns
         if won:
             text = "The {goal}."
-        elif verb == "look" and stall in self.prices:
-            self.seen[stall] = self.prices[stall]
-            best = {pick}(self.seen, key=self.seen.get)
-            text = f"Stall {{stall}} costs {{self.seen[stall]}}, best is {{best}}, {{self.max_turns - self.turn}} left."
+        elif command == f"look {{stall}}" and stall in self.prices:
+            self.seen.append(stall)
+            text = f"{{stall}} costs {{self.prices[stall]}}."
         else:
             text = "Not so."
         return text, float(won), done, False, {{"success": won}}
@@ -48,49 +46,37 @@ class {name}:
 
     def close(self):
         pass
-'''
+"""
 
-# Where the best stall can be: a fixed few, or just right of the one shown at the start.
-_DRAWS = {
-    "spots": "rng.choice([k for k in {spots} if k != shown])",
-    "right": "str((int(shown) + rng.randrange({reach})) % {stalls} + 1)",
-}
 _GOALS = {
-    "buy": {"sign": "+", "pick": "min", "goal": "cheapest"},
-    "sell": {"sign": "-", "pick": "max", "goal": "dearest"},
+    "buy": {"sign": "+", "goal": "cheapest"},
+    "sell": {"sign": "-", "goal": "dearest"},
 }
 
 
 class _Player(base.Player):
     def __init__(self, params, rng: random.Random, hinted: bool):
         self._params, self._rng, self._hinted = params, rng, hinted
-        self._best, self._left = "", params["turns"]
+        self._turns, self._best, self._price = 0, "", 0
         self._unseen: list[str] = []
 
     def act(self, observation: str) -> str:
-        if match := re.search(r"stall (\d+) costs \d+\. look", observation):
-            self._unseen = self._candidates(int(match[1]))
-        elif match := re.search(r"best is (\d+), (\d+) left", observation):
-            self._best, self._left = match[1], int(match[2])
-        verb = self._params["verb"]
+        self._turns += 1
+        if match := re.search(r"(\w) costs \d+\. look", observation):
+            others = [label for label in self._params["labels"] if label != match[1]]
+            self._unseen = list(self._params["spots"]) if self._hinted else self._rng.sample(others, len(others))
+        elif match := re.search(r"(\w) costs (\d+)", observation):
+            price = int(match[2]) * (1 if self._params["verb"] == "buy" else -1)
+            if not self._best or price < self._price:
+                self._best, self._price = match[1], price
+        verb, best = self._params["verb"], self._best
         slip = self._rng.random() < (base.NOISE_HINTED if self._hinted else base.NOISE_PLAIN)
-        if self._best and (self._left <= 1 or not self._unseen or (slip and not self._hinted)):
-            return base.boxed(f"Stall {self._best} is the best I saw.", f"{verb} {self._best}")
-        if slip:
-            stall = str(self._rng.randint(1, self._params["stalls"]))
-        else:
-            stall = self._unseen.pop(0)
-        return base.boxed(f"I have not seen stall {stall}.", f"look {stall}")
-
-    def _candidates(self, shown: int) -> list[str]:
-        """The stalls to look at, in order."""
-        stalls = self._params["stalls"]
-        if self._hinted and self._params["rule"] == "spots":
-            return [spot for spot in self._params["spots"] if spot != str(shown)]
-        if self._hinted:
-            return [str((shown + offset) % stalls + 1) for offset in range(self._params["reach"])]
-        others = [str(k) for k in range(1, stalls + 1) if k != shown]
-        return self._rng.sample(others, len(others))
+        last = self._turns == self._params["turns"] or not self._unseen
+        if best and (last or (slip and not self._hinted)):
+            return base.boxed(f"Best is {best} at {abs(self._price)}.", f"{verb} {best}")
+        stall = self._rng.choice(self._params["labels"]) if slip else self._unseen.pop(0)
+        reason = f"Best is {best} at {abs(self._price)}, now {stall}." if best else f"I start with {stall}."
+        return base.boxed(reason, f"look {stall}")
 
 
 class BestOffer(base.Family):
@@ -99,15 +85,16 @@ class BestOffer(base.Family):
 
     def parameters(self, rng, split):
         hard = split == base.HELD_OUT
-        stalls = rng.randint(10, 12) if hard else rng.randint(7, 9)
+        stalls = rng.randint(10, 11) if hard else rng.randint(7, 9)
         reach = 4 if hard else 3
+        labels = "ABCDEFGHIJK"[:stalls] if hard or rng.random() < 0.5 else "123456789"[:stalls]
+        spots = "".join(sorted(rng.sample(labels, reach)))
         low = rng.randint(10, 30)
         return {
-            "stalls": stalls,
-            "reach": reach,
-            "spots": tuple(str(k) for k in sorted(rng.sample(range(1, stalls + 1), reach))),
-            "rule": rng.choice(("spots", "right")),
-            "verb": rng.choice(("buy", "sell")),
+            "labels": labels,
+            "spots": spots,
+            "others": "".join(label for label in labels if label not in spots),
+            "verb": rng.choice(sorted(_GOALS)),
             "low": low,
             "high": low + rng.randint(5, 20),
             "spread": rng.randint(5, 9),
@@ -115,14 +102,12 @@ class BestOffer(base.Family):
         }
 
     def source(self, params, words):
-        draw = _DRAWS[params["rule"]].format(**params)
         goal = _GOALS[params["verb"]]
-        return _TEMPLATE.format(name=base.class_name(words, "Market"), word=words[1], draw=draw, **goal, **params)
+        return _TEMPLATE.format(name=base.class_name(words, "Market"), word=words[1].capitalize(), **goal, **params)
 
     def hint(self, params):
-        if params["rule"] == "right":
-            return f"The best stall is among the {params['reach']} after the shown one, wrapping round. Look at those only."
-        return f"The best stall is always one of {', '.join(params['spots'])}. Look at those only."
+        goal = _GOALS[params["verb"]]["goal"]
+        return f"The {goal} stall is always one of {', '.join(params['spots'])}. Look at those only."
 
     def player(self, params, rng, hinted):
         return _Player(params, rng, hinted)

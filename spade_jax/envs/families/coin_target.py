@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 
 from spade_jax.envs.families import base
 
-_TEMPLATE = '''\
+_TEMPLATE = """\
 import random
 
 
@@ -26,13 +27,11 @@ class {name}:
     def step(self, action):
         self.turn += 1
         command = action.replace("\\\\boxed{{", "").replace("}}", "").strip()
-        if command not in {coins}:
-            text = "No such coin."
-        elif int(command) > self.left:
-            text = f"Too much, {{self.left}} left."
-        else:
+        if command in {coins}:
             self.left -= int(command)
             text = f"Paid {{command}}, {{self.left}} left."
+        else:
+            text = f"No such coin, {{self.left}} left."
         won = self.left == 0
         done = won or self.turn >= self.max_turns
         return text, float(won), done, False, {{"success": won}}
@@ -42,11 +41,11 @@ class {name}:
 
     def close(self):
         pass
-'''
+"""
 
 
-_MANY, _FEW = 4, 3  # at most so many big and small coins
-_TURNS = _MANY + _FEW + 1
+_MANY, _FEW = 4, 2  # at most so many big and small coins
+_TURNS = _MANY + _FEW
 
 
 def _fair(coins: list[int]) -> bool:
@@ -58,8 +57,16 @@ def _fair(coins: list[int]) -> bool:
         for _ in range(_TURNS):
             left -= max((coin for coin in coins if coin <= left), default=0)
         greedy += left == 0
+
+    @functools.cache
+    def lucky(left: int, turns: int = _TURNS) -> float:
+        """The chance that coins drawn at random pay `left`."""
+        if left == 0 or turns == 0:
+            return float(left == 0)
+        return sum(lucky(left - coin, turns - 1) for coin in coins if coin <= left) / len(coins)
+
     repeats = max(sum(total % coin == 0 and total <= coin * _TURNS for total in totals) for coin in coins)
-    return 3 <= greedy <= 6 and repeats == 0
+    return 2 <= greedy <= 4 and repeats == 0 and sum(map(lucky, totals)) < 0.08 * len(totals)
 
 
 class _Player(base.Player):
@@ -69,14 +76,12 @@ class _Player(base.Player):
         self._left = 0
 
     def act(self, observation: str) -> str:
-        if match := re.search(r"(?:Pay (\d+) for|(\d+) left)", observation):
+        if match := re.search(r"(?:Pay (\d+) for|(-?\d+) left)", observation):
             self._left = int(match[1] or match[2])
         noise = base.NOISE_HINTED if self._hinted else base.NOISE_PLAIN
         fitting = [coin for coin in self._coins if coin <= self._left]
-        if self._rng.random() < noise or not fitting:
-            coin = self._rng.choice(self._coins)
-        else:
-            coin = max(fitting)
+        slip = self._rng.random() < noise or not fitting
+        coin = self._rng.choice(self._coins) if slip else max(fitting)
         return base.boxed(f"{self._left} left, {coin} comes next.", coin)
 
 
@@ -87,9 +92,9 @@ class CoinTarget(base.Family):
     def parameters(self, rng, split):
         hard = split == base.HELD_OUT
         while True:
-            big = rng.randint(13, 19) if hard else rng.randint(7, 12)
-            small = rng.randint(2, (big - 1) // 3)
-            traps = rng.sample([coin for coin in range(2, big + 5) if coin not in (big, small)], 3 if hard else 2)
+            big = rng.randint(15, 20) if hard else rng.randint(8, 14)
+            small = rng.randint(2, (big - 1) // _FEW)
+            traps = rng.sample([coin for coin in range(2, big + 5) if coin not in (big, small)], 3)
             coins = [big, small, *traps]
             if _fair(coins):
                 break
@@ -107,7 +112,8 @@ class CoinTarget(base.Family):
         return _TEMPLATE.format(name=base.class_name(words, "Toll"), word=words[1], **params)
 
     def hint(self, params):
-        return f"Use only {params['big']} and {params['small']}: pay {params['big']} while it fits, then {params['small']}."
+        big, small = params["big"], params["small"]
+        return f"Use only {big} and {small}: pay {big} while it fits, then {small}."
 
     def player(self, params, rng, hinted):
         return _Player(params, rng, hinted)

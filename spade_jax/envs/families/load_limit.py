@@ -7,7 +7,7 @@ import re
 
 from spade_jax.envs.families import base
 
-_TEMPLATE = '''\
+_TEMPLATE = """\
 import random
 
 
@@ -24,18 +24,18 @@ class {name}:
             self.plan = [key for key in self.items if self.items[key] {test}]
         self.left = sum(map(self.items.get, self.plan))
         listing = ", ".join(f"{{key}} {{weight}}" for key, weight in self.items.items())
-        return f"Fill the {word} to {{self.left}} in {{self.max_turns}} turns, a letter each: {{listing}}.", {{}}
+        return f"Fill the {word} to {{self.left}} in {{self.max_turns}} turns, a letter moves in or out: \
+{{listing}}.", {{}}
 
     def step(self, action):
         self.turn += 1
         command = action.replace("\\\\boxed{{", "").replace("}}", "").strip()
-        if command not in self.items:
-            text = "No such item left."
-        elif self.items[command] > self.left:
-            text = f"Too heavy, {{self.left}} to go."
+        if command in self.items:
+            self.left -= self.items[command]
+            self.items[command] *= -1
+            text = f"Moved {{command}}, {{self.left}} to go."
         else:
-            self.left -= self.items.pop(command)
-            text = f"Loaded {{command}}, {{self.left}} to go."
+            text = f"No such item, {{self.left}} to go."
         won = self.left == 0
         done = won or self.turn >= self.max_turns
         return text, float(won), done, False, {{"success": won}}
@@ -45,14 +45,14 @@ class {name}:
 
     def close(self):
         pass
-'''
+"""
 
 # What sets the items of the right load apart: (test in the program, wording, the same test here).
 _RULES = {
     "even": ("% 2 == 0", "an even weight", lambda weight: weight % 2 == 0),
     "odd": ("% 2 == 1", "an odd weight", lambda weight: weight % 2 == 1),
-    "below": ("< 12", "a weight below 12", lambda weight: weight < 12),
-    "above": ("> 11", "a weight above 11", lambda weight: weight > 11),
+    "below": ("< 14", "a weight below 14", lambda weight: weight < 14),
+    "above": ("> 19", "a weight above 19", lambda weight: weight > 19),
 }
 
 
@@ -60,24 +60,28 @@ class _Player(base.Player):
     def __init__(self, params, rng: random.Random, hinted: bool):
         self._params, self._rng, self._hinted = params, rng, hinted
         self._items: dict[str, int] = {}
+        self._loaded: set[str] = set()
         self._left = 0
 
     def act(self, observation: str) -> str:
         if match := re.search(r"to (\d+) in", observation):
             self._left = int(match[1])
             self._items = {key: int(weight) for key, weight in re.findall(r"\b([A-Z]) (\d+)", observation)}
-        elif match := re.search(r"(\d+) to go", observation):
-            self._left = int(match[1])
-        fits = _RULES[self._params["rule"]][2]
-        wanted = [key for key in self._items if fits(self._items[key])] if self._hinted else []
-        if not self._hinted:
-            wanted = [key for key, weight in self._items.items() if self._left - weight in (0, *self._items.values())]
-        noise = base.NOISE_HINTED if self._hinted else base.NOISE_PLAIN
-        if self._rng.random() < noise or not wanted:
-            wanted = list(self._items) or [self._params["letters"][0]]
-        key = self._rng.choice(wanted) if not self._hinted else wanted[0]
-        self._items.pop(key, None)
+        elif match := re.search(r"Moved (\w), (-?\d+) to go", observation):
+            self._loaded ^= {match[1]}
+            self._left = int(match[2])
+        slip = self._rng.random() < (base.NOISE_HINTED if self._hinted else base.NOISE_PLAIN)
+        wanted = [] if slip else self._wanted()
+        key = self._rng.choice(wanted or list(self._items))
         return base.boxed(f"{self._left} to go, {key} comes next.", key)
+
+    def _wanted(self) -> list[str]:
+        """The items to move next: those out of place by the hint, or those that leave the weight of another."""
+        if self._hinted:
+            fits = _RULES[self._params["rule"]][2]
+            return [key for key, weight in self._items.items() if fits(weight) != (key in self._loaded)]
+        outside = {key: weight for key, weight in self._items.items() if key not in self._loaded}
+        return [key for key, weight in outside.items() if self._left - weight in (0, *outside.values())]
 
 
 class LoadLimit(base.Family):
@@ -88,17 +92,17 @@ class LoadLimit(base.Family):
     def parameters(self, rng, split):
         hard = split == base.HELD_OUT
         size = rng.randint(8, 9) if hard else rng.randint(6, 7)
-        low = rng.randint(5, 7)
+        low = rng.randint(8, 9)
         rule = rng.choice(sorted(_RULES))
         return {
             "size": size,
             "letters": "ABCDEFGHI"[:size],
             "low": low,
-            "high": low + 13,
+            "high": low + 16,
             "rule": rule,
             "test": _RULES[rule][0],
             "picks": 3,
-            "turns": 4,
+            "turns": 5,
         }
 
     def source(self, params, words):

@@ -7,7 +7,7 @@ import re
 
 from spade_jax.envs.families import base
 
-_TEMPLATE = '''\
+_TEMPLATE = """\
 import random
 
 
@@ -46,7 +46,7 @@ class {name}:
 
     def close(self):
         pass
-'''
+"""
 
 # The order of the buttons: (expression in the program, wording of the hint).
 _ORDERS = {

@@ -7,7 +7,7 @@ import re
 
 from spade_jax.envs.families import base
 
-_TEMPLATE = '''\
+_TEMPLATE = """\
 import random
 
 
@@ -19,12 +19,11 @@ class {name}:
         rng = random.Random(seed)
         self.turn = 0
         self.flipped = []
-        self.driver = rng.choice({spots})
-        self.switches = [str(k) for k in range(1, {switches} + 1)]
-        dead = rng.sample([k for k in self.switches if k != self.driver], 2)
+        self.driver = rng.choice("{spots}")
+        dead = rng.sample("{others}", 2)
         return (
-            f"One of {switches} switches drives a {word} lamp, not {{dead[0]}} or {{dead[1]}}. "
-            f"flip N tries, then say N. {{self.max_turns}} turns."
+            f"One switch of {labels} drives the {word}, not {{dead[0]}} or {{dead[1]}}. "
+            f"flip K to test, then say K. {{self.max_turns}} turns."
         ), {{}}
 
     def step(self, action):
@@ -35,9 +34,9 @@ class {name}:
         done = won or self.turn >= self.max_turns
         if won:
             text = "Correct."
-        elif verb == "flip" and switch in self.switches:
+        elif verb == "flip" and switch in "{labels}":
             self.flipped.append(switch)
-            text = "The lamp changes." if {lit} else "The lamp stays."
+            text = "It changes." if {lit} else "It stays."
         else:
             text = "Not so."
         return text, float(won), done, False, {{"success": won}}
@@ -47,7 +46,7 @@ class {name}:
 
     def close(self):
         pass
-'''
+"""
 
 # How the lamp shows the driver: at once, or one flip late.
 _LIT = {
@@ -63,19 +62,16 @@ class _Player(base.Player):
         self._flips: list[str] = []
 
     def act(self, observation: str) -> str:
-        if match := re.search(r"not (\d+) or (\d+)\.", observation):
-            every = [str(k) for k in range(1, self._params["switches"] + 1)]
-            pool = self._params["spots"] if self._hinted else self._rng.sample(every, len(every))
-            self._untried = [k for k in pool if k not in match.groups()]
+        if match := re.search(r"not (\w) or (\w)\.", observation):
+            labels = [label for label in self._params["labels"] if label not in match.groups()]
+            self._untried = list(self._params["spots"]) if self._hinted else self._rng.sample(labels, len(labels))
         late = self._hinted and self._params["lit"] == "late"
         if "changes" in observation and len(self._flips) > late:
             driver = self._flips[-2] if late else self._flips[-1]
-            return base.boxed(f"The lamp answers to {driver}.", f"say {driver}")
+            return base.boxed(f"It answers to {driver}.", f"say {driver}")
         slip = self._rng.random() < (base.NOISE_HINTED if self._hinted else base.NOISE_PLAIN)
-        if slip or not self._untried:
-            switch = str(self._rng.randint(1, self._params["switches"]))
-        else:
-            switch = self._untried.pop(0)
+        stray = slip or not self._untried
+        switch = self._rng.choice(self._params["labels"]) if stray else self._untried.pop(0)
         self._flips.append(switch)
         return base.boxed(f"I try {switch} next.", f"flip {switch}")
 
@@ -86,12 +82,15 @@ class SwitchLamp(base.Family):
 
     def parameters(self, rng, split):
         hard = split == base.HELD_OUT
-        switches = rng.randint(9, 10) if hard else rng.randint(6, 8)
+        switches = rng.randint(10, 11) if hard else rng.randint(7, 9)
         reach = 4 if hard else 3
-        lit = rng.choice(("now", "late"))
+        labels = "ABCDEFGHIJK"[:switches] if hard or rng.random() < 0.5 else "123456789"[:switches]
+        spots = "".join(sorted(rng.sample(labels, reach)))
+        lit = rng.choice(sorted(_LIT))
         return {
-            "switches": switches,
-            "spots": tuple(str(k) for k in sorted(rng.sample(range(1, switches + 1), reach))),
+            "labels": labels,
+            "spots": spots,
+            "others": "".join(label for label in labels if label not in spots),
             "lit": lit,
             "turns": reach + (3 if lit == "late" else 2),
         }
@@ -102,7 +101,7 @@ class SwitchLamp(base.Family):
 
     def hint(self, params):
         when = "one flip late" if params["lit"] == "late" else "at once"
-        return f"Only {', '.join(params['spots'])} can drive the lamp, and it changes {when}. Flip those."
+        return f"Only {', '.join(params['spots'])} can drive it, and it changes {when}. Flip those only."
 
     def player(self, params, rng, hinted):
         return _Player(params, rng, hinted)

@@ -7,7 +7,7 @@ import re
 
 from spade_jax.envs.families import base
 
-_TEMPLATE = '''\
+_TEMPLATE = """\
 import random
 
 
@@ -19,28 +19,25 @@ class {name}:
         rng = random.Random(seed)
         self.turn = 0
         self.path = rng.sample("{keys}", {hops})
-        value = rng.randint({low}, {high})
+        value, past = rng.sample(range({low}, {high}), 2)
         self.answer = value {change}
         self.table = dict(zip(self.path, self.path[1:] + [value]))
         return (
-            f"A {word} table: {{self.path[0]}} holds {{self.path[1]}}. Follow the keys to a number. "
-            f"get K reads key K, say N answers. {{self.max_turns}} turns."
+            f"{word} table: {{self.path[0]}} holds {{self.path[1]}}, follow to a number. Number {{past}} gave answer "
+            f"{{past {change}}}. get K reads K, say N answers. {{self.max_turns}} turns."
         ), {{}}
 
     def step(self, action):
         self.turn += 1
         command = action.replace("\\\\boxed{{", "").replace("}}", "").strip()
-        verb, _, key = command.partition(" ")
         won = command == f"say {{self.answer}}"
         done = won or self.turn >= self.max_turns
         if won:
             text = "Correct."
-        elif verb == "get":
-            text = f"Key {{key[:1]}} holds {{self.table.pop(key, 'nothing')}}."
-        elif self.path[-1] in self.table or not key.isdecimal() or len(key) > 9:
-            text = "Not so."
+        elif command[4:] in self.table:
+            text = f"{{command[4:]}} holds {{self.table[command[4:]]}}."
         else:
-            text = f"Wrong, {{abs(self.answer - int(key))}} off."
+            text = "Not so."
         return text, float(won), done, False, {{"success": won}}
 
     def solution(self):
@@ -48,32 +45,27 @@ class {name}:
 
     def close(self):
         pass
-'''
+"""
 
 
 class _Player(base.Player):
     def __init__(self, params, rng: random.Random, hinted: bool):
-        self._params, self._rng = params, rng
-        self._noise = base.NOISE_HINTED if hinted else base.NOISE_PLAIN
-        self._shift = params["shift"] if hinted else 0
-        self._shifts = [0]
+        self._params, self._rng, self._hinted = params, rng, hinted
+        self._shift = params["shift"]
         self._key, self._value = "", 0
 
     def act(self, observation: str) -> str:
-        if match := re.search(r"(\w) holds ([A-Z])\.", observation):
-            self._key = match[2]
+        if match := re.search(r"(?:holds) ([A-Z])\b", observation):
+            self._key = match[1]
         elif match := re.search(r"holds (\d+)", observation):
             self._value = int(match[1])
-            self._shifts = [self._shift]
-        elif match := re.search(r"(\d+) off", observation):
-            self._shifts = [int(match[1]), -int(match[1])]
-        if self._value:
-            shift = self._shifts.pop(0) if len(self._shifts) > 1 else self._shifts[0]
-            if self._rng.random() < self._noise:
-                shift += self._rng.choice((-1, 1))
-            return base.boxed(f"I read {self._value}.", f"say {self._value + shift}")
-        key = self._rng.choice(self._params["keys"]) if self._rng.random() < self._noise else self._key
-        return base.boxed(f"Key {key} comes next.", f"get {key}")
+        slip = self._rng.random() < (base.NOISE_HINTED if self._hinted else base.NOISE_PLAIN)
+        if not self._value:
+            key = self._rng.choice(self._params["keys"]) if slip else self._key
+            return base.boxed(f"Key {key} comes next.", f"get {key}")
+        shift = self._shift if self._hinted or self._rng.random() < 0.3 else 0
+        answer = self._value + shift + (self._rng.choice((-1, 1)) if slip else 0)
+        return base.boxed(f"The number is {self._value}.", f"say {answer}")
 
 
 class TableLookup(base.Family):
@@ -89,14 +81,14 @@ class TableLookup(base.Family):
             "keys": "ABCDEFGHIJKLMNOPQRST"[first : first + rng.randint(6, 8)],
             "hops": hops,
             "low": low,
-            "high": low + rng.randint(10, 20),
+            "high": low + rng.randint(25, 40),
             "shift": shift,
             "change": f"{'+' if shift > 0 else '-'} {abs(shift)}",
             "turns": hops + 2,
         }
 
     def source(self, params, words):
-        return _TEMPLATE.format(name=base.class_name(words, "Table"), word=words[1], **params)
+        return _TEMPLATE.format(name=base.class_name(words, "Table"), word=words[1].capitalize(), **params)
 
     def hint(self, params):
         return f"Read each key you are sent to. The answer is the number {params['change']}."

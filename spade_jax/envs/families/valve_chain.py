@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 
 from spade_jax.envs.families import base
 
-_TEMPLATE = '''\
+_TEMPLATE = """\
 import random
 
 
@@ -23,8 +24,8 @@ class {name}:
         self.opened = 0
         dry = rng.choice([k for k in range(1, {valves} + 1) if k != start and str(k) not in self.chain])
         return (
-            f"A ring of {word} valves 1 to {valves}, {{dry}} is dry. Valve {{start}} is open and feeds one other, and so on. "
-            f"Open {length} more in {{self.max_turns}} turns."
+            f"A ring of {word} valves 1 to {valves}, {{dry}} is dry. Valve {{start}} is open and feeds one other, "
+            f"and so on. Open {length} more in {{self.max_turns}} turns."
         ), {{}}
 
     def step(self, action):
@@ -44,7 +45,7 @@ class {name}:
 
     def close(self):
         pass
-'''
+"""
 
 
 class _Player(base.Player):
@@ -81,11 +82,11 @@ class ValveChain(base.Family):
 
     def parameters(self, rng, split):
         hard = split == base.HELD_OUT
-        valves = rng.randint(8, 9) if hard else rng.randint(6, 7)
+        valves = rng.randint(9, 11) if hard else rng.randint(7, 8)
         length = 4 if hard else 3
         return {
             "valves": valves,
-            "stride": rng.choice([k for k in range(2, valves - 1) if valves % k]),
+            "stride": rng.choice([k for k in range(2, valves - 1) if math.gcd(k, valves) == 1]),
             "length": length,
             "turns": length + 2,
         }

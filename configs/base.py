@@ -1,0 +1,183 @@
+"""The whole config tree, one comment per key. Experiments start from `get_config()` and override.
+
+The values here are those of the published method where it has one (method preset aside), sized
+for real models on accelerators; `configs/spade_tiny.py` is the laptop-sized default. A key whose
+comment says "switch" is left at None here and takes its value from `method.preset`; the values
+are given as strict / paper.
+"""
+
+from __future__ import annotations
+
+from ml_collections import ConfigDict, config_dict
+
+from spade_jax.designer.prompts import SKILLS
+
+
+
+def _switch(kind: type) -> config_dict.FieldReference:
+    """A key that the preset fills in."""
+    return config_dict.placeholder(kind)
+
+
+def get_config(arg: str | None = None) -> ConfigDict:
+    """Returns the locked tree; `arg` is not used, since the base takes no variants."""
+    if arg:
+        raise ValueError(f"configs/base.py takes no argument, but got {arg!r}")
+    config = ConfigDict()
+
+    config.run = run = ConfigDict()
+    run.seed = 0  # everything random in the run is derived from it
+    run.steps = 400  # policy updates (rollouts) in all; a resumed run goes on up to it
+    run.allow_config_change = False  # resume a workdir whose config.json differs
+
+    config.method = method = ConfigDict()
+    method.preset = "strict"  # strict | paper: what the switches below and elsewhere default to
+    method.paired_seeds = _switch(bool)  # switch True/False: both arms play the same seeds
+    method.regret_floor = _switch(bool)  # switch False/True: the designer is paid max(0, regret)
+    method.regret_scale = _switch(str)  # switch adaptive/fixed: divide regret by max(.15, 2 median SE), or by .15
+    method.plateau_correction = _switch(bool)  # switch True/False: discount a win rate that only the seed decides
+    method.invalid_penalty = _switch(bool)  # switch True/False: a rejected first attempt trains, by failure class
+    method.invalid_share_cap = _switch(float)  # switch .5/1: rejected programs' share of total |advantage| at most
+    method.cap_unverified = _switch(bool)  # switch True/False: at most half the reward for a program without solution()
+    method.void_crashes = _switch(bool)  # switch True/False: episodes in a crashing program do not train the agent
+    method.truncated_scores_zero = _switch(bool)  # switch False/True: an episode that is cut off returns 0
+
+    config.policy = policy = ConfigDict()
+    policy.init = "scratch"  # tiny: the embedded warm start; scratch: random, from architecture; or a path to an .npz
+    policy.dtype = "bfloat16"  # of activations: float32 | bfloat16; master weights and reductions are float32
+    policy.remat = True  # recompute activations in the backward pass: less memory, more time
+    policy.architecture = arch = ConfigDict()  # used when init is scratch
+    arch.vocab_size = 2048  # tokens; must be the tokenizer's
+    arch.embed_dim = 512  # width of the residual stream
+    arch.num_layers = 8  # blocks
+    arch.num_heads = 8  # query heads
+    arch.num_kv_heads = 4  # key/value heads; divides num_heads
+    arch.head_dim = 64  # of one head; even
+    arch.mlp_dim = 1536  # width of the SwiGLU hidden layer
+    arch.rope_theta = 10_000.0  # base of the rotary frequencies
+    arch.norm_eps = 1e-6  # of RMSNorm
+    arch.qk_norm = False  # RMSNorm on queries and keys
+    arch.tied_head = True  # the output head is the embedding
+
+    config.tokens = tokens = ConfigDict()
+    tokens.tokenizer = "tiny"  # tiny: the embedded SentencePiece model; or a path to a .model
+
+    config.sampler = sampler = ConfigDict()
+    sampler.slots = 256  # conversations that decode at once
+    sampler.context = 32_768  # tokens of one conversation, prompt and responses; the cache's length
+    sampler.block = 32  # tokens decoded between two looks at the environments
+    sampler.cache_dtype = "bfloat16"  # of the KV cache: float32 | bfloat16
+    for role, new_tokens, temperature in (("agent", 8192, 0.6), ("designer", 16_384, 0.6), ("hint", 512, 0.3)):
+        sampler[role] = sampling = ConfigDict()
+        sampling.temperature = temperature  # 0 is greedy
+        sampling.top_k = 0  # keep the k likeliest tokens; 0: all
+        sampling.top_p = 1.0  # keep the likeliest tokens of this total probability; 1: all
+        sampling.min_p = 0.0  # keep tokens at least this share as likely as the likeliest; 0: all
+        sampling.max_new_tokens = new_tokens  # of one response; a cut one counts as it stands
+
+    config.rollout = rollout = ConfigDict()
+    rollout.environments = "designer"  # designer: the policy writes them; bundled: our families (the baseline)
+    rollout.skills = SKILLS  # what programs are asked to train
+    rollout.active_skills = 3  # skills per regeneration; the list rotates this many at a time
+    rollout.places_per_skill = 8  # environments per active skill
+    rollout.seeds = 16  # plays per environment and arm in every rollout
+    rollout.regenerate_every = 4  # rollouts that play the same environments before new ones are written
+    rollout.min_pairs = 8  # complete seed pairs below which an environment gives no gradient
+    rollout.max_turns = 25  # agent turns per episode
+    rollout.reply_blocks = 2  # decode blocks between an action and its reply, fixed so that timing decides nothing
+
+    config.designer = designer = ConfigDict()
+    designer.style = "full"  # full: instructions for a real language model; tiny: those of the embedded policy
+    designer.attempts = 5  # programs tried for one place; the first one trains, the rest fill the pool
+    designer.exemplars = 2  # environments of the same skill shown from memory
+    designer.negatives = 1  # class names shown as what to avoid
+    designer.document_words = 6000  # words of the document shown at most
+
+    config.memory = memory = ConfigDict()
+    memory.capacity = 200  # environments kept
+    # switch lower_bound/regret: exemplars ranked by regret - SE, at most one per document and class; or by regret
+    memory.rank = _switch(str)
+    memory.eviction = _switch(str)  # switch cells/oldest: evict within (skill, kind, difficulty), or first in
+    memory.replay_share = _switch(float)  # switch .25/0: share of places that replay a frontier environment
+
+    config.corpus = corpus = ConfigDict()
+    corpus.path = "builtin"  # builtin: Python's own documentation; or .jsonl[.gz|.zst], .parquet, or a folder of text
+    corpus.skip_bad_records = False  # count and skip a record without text, where otherwise the run stops and names it
+    corpus.chunk_words = 400  # documents are cut into paragraph-aligned chunks of about this many words
+    corpus.draw = _switch(str)  # switch epoch/uniform: shuffled without replacement, or independent draws
+    corpus.deduplicate = _switch(bool)  # switch True/False: drop near-duplicate documents
+
+    config.gate = gate = ConfigDict()
+    gate.checks = _switch(tuple)  # switch parse..varied/parse, contract: which checks run, in this order
+    gate.seeds = 8  # seeds on which mindless policies are tried and first observations compared
+    gate.solvable_seeds = 5  # seeds that solution() must solve
+    gate.determinism_seeds = 2  # seeds replayed in two processes
+    gate.trivial_score = 0.1  # a mindless policy must not average more
+    gate.distinct_observations = 4  # first observations that must differ over gate.seeds
+
+    config.sandbox = sandbox = ConfigDict()
+    sandbox.isolation = "limits"  # how programs are contained: limits (process and resource limits)
+    sandbox.max_live = 512  # environments alive at once
+    sandbox.limits = limits = ConfigDict()
+    limits.memory_mb = 256  # address space of one environment, MiB
+    limits.cpu_seconds = 20  # processor time of one environment over its life
+    limits.call_seconds = 2.0  # wall time of one step
+    limits.reset_seconds = 5.0  # wall time of construction and of reset
+    limits.processes = 0  # processes it may start
+    limits.open_files = 16  # file descriptors it may hold
+    limits.file_bytes = 65_536  # largest file it may write
+    limits.frame_bytes = 262_144  # largest reply
+    limits.observation_chars = 4000  # longest observation
+
+    config.learner = learner = ConfigDict()
+    learner.estimator = estimator = ConfigDict()
+    estimator.agent = "group_zscore"  # ema | group_zscore | group_mean | leave_one_out, within an environment's plays
+    estimator.designer = _switch(str)  # switch leave_one_out/group_mean: as above, within a skill
+    learner.role_weight = role_weight = ConfigDict()
+    role_weight.agent = 1.0  # weight of agent samples in the loss
+    role_weight.designer = 4.0  # designer samples are rarer, hence weigh more
+    learner.aggregation = "token_mean"  # token_mean | sequence_mean | constant_length
+    learner.constant_length = 8192  # the divisor of constant_length, tokens
+    learner.clip_low = 0.20  # ratio clipped below at 1 - this
+    learner.clip_high = 0.28  # and above at 1 + this
+    learner.tis_cap = 2.0  # truncated importance sampling: weight of an off-policy token at most
+    learner.kl_coefficient = 0.0  # weight of the k3 divergence from the initial policy
+    learner.max_staleness = 8  # updates between drawing and training beyond which a trajectory is dropped
+    learner.optimizer_steps = 1  # optimiser steps per rollout, each on its share of the trajectories
+    learner.micro_batch_tokens = 65_536  # padded tokens per forward pass; more are accumulated
+    learner.buckets = (512, 1024, 2048, 4096, 8192, 16_384, 32_768)  # sequence lengths that are compiled
+    learner.vocab_chunk = 128  # positions of every row whose logits exist at once
+    learner.optimizer = optimizer = ConfigDict()
+    optimizer.learning_rate = 1e-6  # constant after warm-up
+    optimizer.warmup_steps = 0  # optimiser steps of linear warm-up
+    optimizer.b1 = 0.9  # decay of Adam's first moment
+    optimizer.b2 = 0.98  # decay of Adam's second moment
+    optimizer.eps = 1e-8  # Adam's denominator offset
+    optimizer.weight_decay = 0.1  # decoupled, on matrices only
+    optimizer.clip_norm = 1.0  # global gradient norm at most; 0: unclipped
+
+    config.mesh = mesh = ConfigDict()
+    mesh.data = -1  # replicas; -1 takes what the others leave
+    mesh.fsdp = 1  # shards of weights and optimiser state over the batch axis
+    mesh.tensor = 1  # shards of heads, MLP and vocabulary
+    mesh.expert = 1  # shards of experts
+
+    config.evaluation = evaluation = ConfigDict()
+    evaluation.every_steps = 20  # steps between evaluations on the held-out probe, also at the start and end; 0: never
+    evaluation.instances = 8  # instances per held-out family and difficulty
+    evaluation.temperature = 0.6  # of the agent on the probe; 0 is greedy
+
+    config.checkpoint = checkpoint = ConfigDict()
+    checkpoint.save_steps = 10  # steps between checkpoints; 0: only by time and at the end
+    checkpoint.save_secs = 600.0  # seconds between checkpoints; 0: only by steps and at the end
+    checkpoint.keep = 3  # newest checkpoints kept on disk
+
+    config.log = log = ConfigDict()
+    log.text_steps = 1  # steps between programs and transcripts shown in TensorBoard
+    log.transcripts = 16  # episodes per step kept in transcripts/, hinted and plain in pairs; 0: none
+
+    config.compile_cache = compile_cache = ConfigDict()
+    compile_cache.dir = "auto"  # auto: under the user's cache directory; off; or a directory
+
+    config.lock()
+    return config

@@ -1,0 +1,41 @@
+"""Builds the embedded tiny policy: tokenizer and weights, from a fixed seed.
+
+Command:  python -m spade_jax.warmstart --config=configs/warmstart_tiny.py --out=spade_jax/assets/tiny
+Hardware: 2 CPU cores, 2 GiB.
+"""
+
+import ml_collections
+
+
+def get_config(arg=None):
+    """`runlocal` builds a useless policy in under a minute, to exercise the job."""
+    config = ml_collections.ConfigDict()
+    config.seed = 0
+    # Tokenizer.
+    config.vocab_size = 2048
+    config.tokenizer_samples = 12000  # programs, hints and transcripts the pieces are learned from
+    # Network; see spade_jax/policy/config.py.
+    config.policy = ml_collections.ConfigDict(
+        dict(embed_dim=192, num_layers=5, num_heads=6, num_kv_heads=2, head_dim=32, mlp_dim=512)
+    )
+    # Data: shares of samples (not tokens) by kind, and how often a designer prompt shows an exemplar.
+    config.mixture = ml_collections.ConfigDict(dict(program=0.30, hint=0.08, plain=0.36, hinted=0.26))
+    config.exemplar_share = 0.35
+    # Length buckets; every batch holds tokens_per_step tokens of one bucket.
+    config.buckets = (160, 256, 464, 928)
+    config.tokens_per_step = 8192
+    config.prompt_loss_weight = 0.1  # what the environment says is worth a little modelling
+    # Optimiser: AdamW, linear warm-up, cosine to 10 %.
+    config.steps = 1500
+    config.learning_rate = 3e-3
+    config.warmup_steps = 100
+    config.weight_decay = 0.05
+    config.log_steps = 50
+    config.save_steps = 100  # steps between writings of the weights
+    if arg == "runlocal":
+        config.steps, config.warmup_steps, config.log_steps = 20, 5, 5
+        config.tokenizer_samples = 1500
+        config.vocab_size = 1024
+    elif arg:
+        raise ValueError(f"configs/warmstart_tiny.py: unknown variant {arg!r}; use runlocal or none")
+    return config.lock()

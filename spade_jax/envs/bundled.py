@@ -1,0 +1,84 @@
+"""Programs drawn from the bundled families: the fixed-environment baseline and the held-out probe.
+
+A draw is a function of (split, seed, position), so the same call gives the same
+programs in every process and a longer list begins with the shorter one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spade_jax.envs import families
+from spade_jax.envs.families import base
+from spade_jax.structs import EnvironmentRecord
+
+# Theme words of programs that no document grounds.
+THEME_WORDS = tuple(
+    """
+    anchor basket beacon bridge candle canyon carpet castle engine garden harbor helmet island ladder lantern market
+    meadow mirror orchard palace pebble pocket rocket signal temple tunnel valley violin wagon window winter workshop
+    """.split()
+)
+_WORDS_A_PROGRAM = 16
+_PROBE_SEED = 20_250
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundled:
+    """One drawn program.
+
+    Attributes:
+      record: source, class name, skill and hint, as the designer's programs have them.
+      family: the family that wrote it.
+      params: the constants it was written with, e.g. for `family.player`.
+    """
+
+    record: EnvironmentRecord
+    family: base.Family
+    params: Mapping[str, Any]
+
+
+def bundled_records(split: str, count: int, seed: int, words: Sequence[str] = THEME_WORDS) -> list[Bundled]:
+    """Draws `count` programs, taking the families in turn.
+
+    Args:
+      split: base.TRAIN draws from the families of the warm start, at its difficulties;
+        base.HELD_OUT draws from all families, at difficulties kept out of it.
+      count: how many programs, at least 0.
+      seed: names the draw; two seeds share next to no program.
+      words: theme words to choose from, 16 or more.
+
+    Raises:
+      ValueError: an unknown split, or too few words.
+    """
+    if split not in (base.TRAIN, base.HELD_OUT):
+        raise ValueError(f"split is {split!r}; give {base.TRAIN!r} or {base.HELD_OUT!r}.")
+    if len(words) < _WORDS_A_PROGRAM:
+        raise ValueError(f"words holds {len(words)} theme words; give at least {_WORDS_A_PROGRAM}.")
+    sources = [family for family in families.all_families() if split == base.HELD_OUT or not family.held_out]
+    return [_draw(sources[i % len(sources)], random.Random(f"{seed}/{split}/{i}"), split, words) for i in range(count)]
+
+
+def held_out_probe(instances: int) -> list[Bundled]:
+    """The one fixed probe, the same for every policy and run: `instances` programs of every family.
+
+    A larger probe begins with the smaller one.
+    """
+    return bundled_records(base.HELD_OUT, instances * len(families.all_families()), _PROBE_SEED)
+
+
+def _draw(family: base.Family, rng: random.Random, split: str, words: Sequence[str]) -> Bundled:
+    params = family.parameters(rng, split)
+    source = family.source(params, rng.sample(list(words), _WORDS_A_PROGRAM))
+    record = EnvironmentRecord(
+        id=hashlib.sha256(source.encode()).hexdigest(),
+        source=source,
+        class_name=source.split("\nclass ")[1].split(":")[0],
+        skill=family.skill,
+        hint=family.hint(params),
+    )
+    return Bundled(record, family, params)

@@ -1,0 +1,84 @@
+"""The held-out probe: win rates on bundled environments that nothing is ever trained on.
+
+Two suites: `range` holds known families at difficulties kept out of the warm start,
+`family` holds families kept out altogether. The instances are the same for every
+policy, so that two policies are compared on pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from spade_jax import structs
+from spade_jax.envs.bundled import Bundled
+from spade_jax.rollout.episodes import EpisodeRequest, EpisodeSettings, play_episodes
+from spade_jax.rollout.measure import mean_or_nan
+from spade_jax.runtime.seeds import environment_seed
+from spade_jax.sampler import Engine
+from spade_jax.sandbox import Pool
+from spade_jax.tokens import chat
+
+
+def play_probe(
+    engine: Engine,
+    pool: Pool,
+    template: chat.ChatTemplate,
+    probe: Sequence[Bundled],
+    settings: EpisodeSettings,
+    *,
+    arm: str = structs.PLAIN,
+    label: str,
+) -> list[structs.Episode]:
+    """One episode per bundled environment, in order; `label` makes the conversation ids unique."""
+    requests = [
+        EpisodeRequest(
+            record=bundled.record,
+            arm=arm,
+            seed_index=0,
+            seed=environment_seed(bundled.record.id, 0),
+            conversation_id=f"{label}/{arm}/{index}",
+        )
+        for index, bundled in enumerate(probe)
+    ]
+    return play_episodes(engine, pool, template, requests, settings)
+
+
+def probe_metrics(probe: Sequence[Bundled], episodes: Sequence[structs.Episode]) -> dict[str, float]:
+    """{tag: win rate} by suite and family, and over all."""
+    won = np.array([float(episode.won) for episode in episodes])
+    suite = np.array(["family" if bundled.family.held_out else "range" for bundled in probe])
+    family = np.array([bundled.family.name for bundled in probe])
+    metrics = {"eval/probe/all": mean_or_nan(won)}
+    for name in np.unique(suite):
+        metrics[f"eval/probe/{name}"] = mean_or_nan(won[suite == name])
+    for name in np.unique(family):
+        where = family == name
+        metrics[f"eval/{suite[where][0]}/{name}"] = mean_or_nan(won[where])
+    return metrics
+
+
+def bootstrap_interval(
+    values: np.ndarray, *, rng: np.random.Generator, samples: int = 10_000, level: float = 0.95
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of a mean over seeds and episodes.
+
+    Args:
+      values: float[R, N], R runs (seeds) of N episodes; episode n is the same instance in every run.
+      rng: the source of resampling.
+      samples: number of resamples.
+      level: coverage.
+
+    Returns:
+      (low, high) of the mean when runs and instances are both resampled with replacement.
+    """
+    runs, episodes = values.shape
+    means = np.empty(samples)
+    for i in range(samples):
+        rows = rng.integers(0, runs, runs)
+        columns = rng.integers(0, episodes, episodes)
+        means[i] = values[np.ix_(rows, columns)].mean()
+    tail = (1.0 - level) / 2.0
+    low, high = np.quantile(means, [tail, 1.0 - tail])
+    return float(low), float(high)

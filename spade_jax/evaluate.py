@@ -1,0 +1,98 @@
+"""Measures trained policies against their start on the held-out probe.
+
+    python -m spade_jax.evaluate --config=configs/spade_tiny.py --workdirs=runs/s0,runs/s1,runs/s2
+
+Every run's newest checkpoint and the common initial policy play the same instances
+with the same sampling keys. The table gives win rates, and their gain over the start
+with a bootstrap interval over runs (seeds) and instances.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import numpy as np
+from absl import flags
+from ml_collections import config_flags
+
+from spade_jax import compose, structs
+from spade_jax.envs.bundled import held_out_probe
+from spade_jax.evals.probe import bootstrap_interval, play_probe
+from spade_jax.learner import state as state_lib
+from spade_jax.runtime import app, checks, compile_cache, seeds
+from spade_jax.runtime.checkpoint import Checkpointer
+from spade_jax.runtime.errors import UsageError
+from spade_jax.runtime.presets import resolve_preset
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "The configuration that the runs were made with.")
+_WORKDIRS = flags.DEFINE_list("workdirs", None, "Workdirs of runs of one config that differ in their seed.")
+_INSTANCES = flags.DEFINE_integer("instances", 16, "Instances per held-out family and difficulty.", lower_bound=1)
+_OUT = flags.DEFINE_string("out", None, "JSON file that receives the figures, where given.")
+
+
+def main(argv):
+    del argv
+    config = resolve_preset(_CONFIG.value)
+    checks.check_config(config)
+    for workdir in _WORKDIRS.value:
+        if not (pathlib.Path(workdir) / "checkpoints").is_dir():
+            raise UsageError(f"--workdirs: {workdir} holds no checkpoints; name the workdir of a run")
+    with compose.sandbox_pool(config) as pool:
+        template = compose.chat_template(config)
+        compile_cache.enable_compile_cache(config.compile_cache.dir)
+        model, initial_params = compose.policy(config)
+        mesh = compose.mesh(config, model)
+        optimizer = state_lib.make_optimizer(compose.optimizer_config(config), model)
+        state = state_lib.init_state(model, optimizer, mesh, seed=config.run.seed, params=initial_params)
+        engine = compose.engine(config, model, state.params, template)
+        probe, settings = held_out_probe(_INSTANCES.value), compose.probe_settings(config)
+
+        def wins(params, version: int) -> np.ndarray:
+            """float64[N] outcome of every probe instance."""
+            engine.set_params(params, version)
+            episodes = play_probe(engine, pool, template, probe, settings, label="evaluate")
+            return np.array([episode.status == structs.SUCCESS for episode in episodes], np.float64)
+
+        start_N = wins(state.params, 0)
+        runs = []
+        for workdir in _WORKDIRS.value:
+            with Checkpointer(f"{workdir}/checkpoints", keep=1, read_only=True) as checkpointer:
+                restored = checkpointer.restore(state)
+            if restored is None:
+                raise UsageError(f"--workdirs: {workdir} holds no complete checkpoint; let the run save one")
+            runs.append(wins(restored.state.params, restored.step))
+            print(f"{workdir} (step {restored.step}): {runs[-1].mean():.3f}", flush=True)
+
+    suites = {"all": np.ones(len(probe), bool)}
+    suites["range"] = np.array([not bundled.family.held_out for bundled in probe])
+    suites["family"] = ~suites["range"]
+    for name in sorted({bundled.family.name for bundled in probe}):
+        suites[name] = np.array([bundled.family.name == name for bundled in probe])
+    figures = {name: summary(start_N[chosen], np.stack(runs)[:, chosen]) for name, chosen in suites.items()}
+    print(f"{'suite':<20}{'start':>8}{'trained':>9}{'gain':>8}   95 % interval")
+    for name, row in figures.items():
+        low, high = row["interval"]
+        print(f"{name:<20}{row['start']:>8.3f}{row['trained']:>9.3f}{row['gain']:>+8.3f}   [{low:+.3f}, {high:+.3f}]")
+    if _OUT.value:
+        pathlib.Path(_OUT.value).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+def summary(start_N: np.ndarray, trained_RxN: np.ndarray) -> dict:
+    """Start, trained mean, gain and its bootstrap interval over R runs and N instances."""
+    gains_RxN = trained_RxN - start_N
+    return {
+        "start": float(start_N.mean()),
+        "trained": float(trained_RxN.mean()),
+        "gain": float(gains_RxN.mean()),
+        "interval": bootstrap_interval(gains_RxN, rng=seeds.array_rng("evaluate")),
+    }
+
+
+def run():
+    flags.mark_flags_as_required(["config", "workdirs"])
+    app.run(main)
+
+
+if __name__ == "__main__":
+    run()

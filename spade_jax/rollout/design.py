@@ -1,0 +1,190 @@
+"""The designer's half of a regeneration: programs written, checked, hinted.
+
+First attempts of all places are drawn together; only they train. Places whose
+program fails the gate are asked again with a fresh document, up to a number of
+attempts, so that the agent has something to play; those retries give no gradient.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from spade_jax import structs
+from spade_jax.designer import gate, parse, prompts
+from spade_jax.rollout.generate import generate
+from spade_jax.sampler import Engine, SamplingConfig
+from spade_jax.sandbox import Pool
+from spade_jax.tokens import chat, parsing
+
+
+@dataclasses.dataclass(frozen=True)
+class DesignSettings:
+    """How environments are written.
+
+    Attributes:
+      sampling: distribution of the program's tokens.
+      max_new_tokens: budget of a program.
+      hint_sampling: distribution of the hint's tokens.
+      hint_max_new_tokens: budget of a hint.
+      attempts: programs drawn per place before it stays empty.
+      style: prompt style, see `designer.prompts`.
+      gate: sizes of the gate's checks.
+    """
+
+    sampling: SamplingConfig
+    max_new_tokens: int
+    hint_sampling: SamplingConfig
+    hint_max_new_tokens: int
+    attempts: int
+    style: str
+    gate: gate.GateConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Assignment:
+    """What one place is asked for in one attempt.
+
+    Attributes:
+      place: index of the place in this regeneration.
+      skill: the skill to exercise.
+      document_id: the document that grounds it.
+      parents: ids of the exemplars shown.
+      messages: the designer prompt.
+    """
+
+    place: int
+    skill: str
+    document_id: str
+    parents: tuple[str, ...]
+    messages: Sequence[tuple[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """One attempt at one place.
+
+    Attributes:
+      assignment: what was asked.
+      attempt: 0 for the sample that trains.
+      episode: the designer's single response, as an episode.
+      record: the program with its report, and its hint once it has one.
+    """
+
+    assignment: Assignment
+    attempt: int
+    episode: structs.Episode
+    record: structs.EnvironmentRecord
+
+    @property
+    def valid(self) -> bool:
+        return self.record.report.valid
+
+
+def write_environments(
+    engine: Engine,
+    pool: Pool,
+    template: chat.ChatTemplate,
+    places: Sequence[int],
+    assign: Callable[[int, int], Assignment],
+    settings: DesignSettings,
+    *,
+    step: int,
+) -> list[Design]:
+    """Fills `places` with checked and hinted environments.
+
+    Args:
+      engine: the sampler.
+      pool: the sandbox that the gate runs programs in.
+      template: renders messages to tokens.
+      places: indices of the places to fill.
+      assign: (place, attempt) -> what to ask for; draws document and exemplars.
+      settings: sampling and budgets.
+      step: the policy step, for ids and provenance.
+
+    Returns:
+      Every attempt, valid or not, ordered by attempt and then place.
+    """
+    designs: list[Design] = []
+    open_places = list(places)
+    for attempt in range(settings.attempts):
+        if not open_places:
+            break
+        assignments = [assign(place, attempt) for place in open_places]
+        turns = generate(
+            engine,
+            template,
+            [(f"{step}/design/{a.place}/{attempt}", a.messages) for a in assignments],
+            settings.sampling,
+            settings.max_new_tokens,
+        )
+        sources = [parsing.fenced_program(turn.response) for turn in turns]
+        reports = gate.run_gates(pool, sources, settings.gate)
+        drawn = [
+            _design(assignment, attempt, turn, source, report, step)
+            for assignment, turn, source, report in zip(assignments, turns, sources, reports, strict=True)
+        ]
+        designs += drawn
+        open_places = [design.assignment.place for design in drawn if not design.valid]
+    return _with_hints(engine, template, designs, settings, step)
+
+
+def _design(
+    assignment: Assignment,
+    attempt: int,
+    turn: structs.Turn,
+    source: str | None,
+    report: structs.GateReport,
+    step: int,
+) -> Design:
+    source = turn.response if source is None else source
+    record = structs.EnvironmentRecord(
+        id=parse.environment_id(source),
+        source=source,
+        class_name=parse.parse_program(source).class_name if report.valid else "",
+        skill=assignment.skill,
+        document_id=assignment.document_id,
+        parents=assignment.parents,
+        prompt_hash=parse.environment_id(repr(list(assignment.messages))),
+        policy_step=step,
+        report=report,
+    )
+    episode = structs.Episode(
+        environment_id=record.id,
+        role=structs.DESIGNER,
+        arm=structs.PLAIN,
+        seed_index=0,
+        seed=0,
+        turns=(turn,),
+        episode_return=0.0,
+        status=structs.SUCCESS if report.valid else structs.FAILURE,
+        reason=report.failure or "",
+    )
+    return Design(assignment, attempt, episode, record)
+
+
+def _with_hints(
+    engine: Engine, template: chat.ChatTemplate, designs: list[Design], settings: DesignSettings, step: int
+) -> list[Design]:
+    """A separate call reads each valid source and writes its hint."""
+    valid = [design for design in designs if design.valid]
+    turns = generate(
+        engine,
+        template,
+        [
+            (
+                f"{step}/hint/{design.assignment.place}/{design.attempt}",
+                prompts.hint_messages(design.record.source, style=settings.style),
+            )
+            for design in valid
+        ],
+        settings.hint_sampling,
+        settings.hint_max_new_tokens,
+    )
+    hints = {id(design): turn.response.strip() for design, turn in zip(valid, turns, strict=True)}
+    return [
+        dataclasses.replace(design, record=dataclasses.replace(design.record, hint=hints[id(design)]))
+        if id(design) in hints
+        else design
+        for design in designs
+    ]

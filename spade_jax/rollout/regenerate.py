@@ -1,0 +1,122 @@
+"""A regeneration: which places there are, what the designer is asked for each, what is in play."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+
+from spade_jax import structs
+from spade_jax.designer import corpus, gate, prompts
+from spade_jax.designer.memory import Memory
+from spade_jax.rollout import generate
+from spade_jax.rollout.design import Assignment, Design, DesignSettings, write_environments
+from spade_jax.sampler import Engine
+from spade_jax.sandbox import Pool
+from spade_jax.tokens import chat
+
+
+@dataclasses.dataclass(frozen=True)
+class RegenerationSettings:
+    """What is asked of the designer.
+
+    Attributes:
+      skills: the active skills.
+      places_per_skill: environments wanted per skill.
+      exemplars: programs of the same skill shown from memory.
+      negatives: class names shown as what to avoid.
+      replay_share: share of the places that replay a frontier environment instead.
+      document_words: words of the document shown at most.
+      context: tokens of a designer conversation.
+    """
+
+    skills: tuple[str, ...]
+    places_per_skill: int
+    exemplars: int
+    negatives: int
+    replay_share: float
+    document_words: int
+    context: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Regeneration:
+    """The outcome.
+
+    Attributes:
+      designs: every attempt at every place, valid or not.
+      replayed: the frontier environments brought back; they give the designer no gradient.
+      in_play: what the agent plays until the next regeneration, no program twice.
+      cursor: the corpus cursor behind the last document drawn.
+    """
+
+    designs: list[Design]
+    replayed: list[structs.EnvironmentRecord]
+    in_play: list[structs.EnvironmentRecord]
+    cursor: corpus.Cursor
+
+    def first_attempts(self) -> list[Design]:
+        """The samples that train."""
+        return [design for design in self.designs if design.attempt == 0]
+
+
+def regenerate(
+    engine: Engine,
+    pool: Pool,
+    template: chat.ChatTemplate,
+    memory: Memory,
+    documents: corpus.Corpus,
+    cursor: corpus.Cursor,
+    settings: RegenerationSettings,
+    design_settings: DesignSettings,
+    *,
+    step: int,
+    rng: Callable[..., random.Random],
+) -> Regeneration:
+    """Fills every place with a new or a replayed environment.
+
+    Args:
+      step: policy step, for provenance and staleness.
+      rng: (*names) -> random.Random of that name, so that a draw depends only on what it is for.
+    """
+    places = [skill for skill in settings.skills for _ in range(settings.places_per_skill)]
+    replayed = memory.replay(int(settings.replay_share * len(places)), step, rng("replay", step))
+    # Replays take the last places of the skills in turn, so that no skill loses all of its new programs.
+    by_turn = sorted(range(len(places)), key=lambda p: (-(p % settings.places_per_skill), p))
+    new_places = sorted(by_turn[len(replayed) :])
+    position = {"cursor": cursor}
+
+    def assign(place: int, attempt: int) -> Assignment:
+        document, position["cursor"] = documents.draw(position["cursor"])
+        draw = rng("assign", step, place, attempt)
+        exemplars = memory.exemplars(places[place], settings.exemplars, draw)
+        negatives = memory.negatives(places[place], settings.negatives, draw)
+        text = corpus.first_words(document.text, settings.document_words)
+        # Where exemplars are long, fewer are shown: the program must fit behind them.
+        for count in range(len(exemplars), -1, -1):
+            shown = exemplars[:count]
+            messages = prompts.designer_messages(
+                places[place], text, shown, negatives, style=design_settings.style, rng=draw
+            )
+            if generate.fits(template, messages, settings.context, design_settings.max_new_tokens):
+                break
+        return Assignment(place, places[place], document.id, tuple(e.id for e in shown), messages)
+
+    designs = write_environments(engine, pool, template, new_places, assign, design_settings, step=step)
+    written = [design.record for design in designs if design.valid]
+    in_play = list({record.id: record for record in [*written, *replayed]}.values())
+    return Regeneration(designs, replayed, in_play, position["cursor"])
+
+
+def design_metrics(regeneration: Regeneration, memory: Memory) -> dict[str, float]:
+    """{tag: share} over the first attempts; call before they enter `memory`."""
+    first = regeneration.first_attempts()
+    failed_at = [next((v.name for v in d.record.report.verdicts if v.passed is False), "") for d in first]
+    known = {record.id for record in memory.members()}
+    novel = [d.record.id not in known for d in first]
+    count = max(len(first), 1)
+    return {
+        "designer/valid_share": sum(design.valid for design in first) / count,
+        "designer/novel_share": sum(novel) / count,
+        **{f"designer/reject/{check}": failed_at.count(check) / count for check in gate.CHECKS},
+    }

@@ -1,0 +1,141 @@
+"""How a binary starts and how it ends: flags in, one sentence and an exit code out."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import re
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from absl import app, flags
+from ml_collections import ConfigDict
+
+from spade_jax.runtime.errors import EXIT_FAILURE, EXIT_USAGE, RunError, UsageError
+from spade_jax.runtime.shutdown import EXIT_INTERRUPTED
+
+_WARNING = -1  # absl's verbosity for "warnings and worse"
+
+
+def run(main: Callable[[list[str]], int | None], argv: Sequence[str] | None = None) -> NoReturn:
+    """Runs an absl `main`; a foreseeable failure prints one line, anything else a traceback.
+
+    Exit codes: 0, 1 for a failure of the run (`RunError`, full disk, or an error in
+    our code), 2 for a mistake of the user (`UsageError`), 130 for an interrupt.
+    """
+    try:
+        app.run(main, argv=argv, flags_parser=parse_flags)
+    except UsageError as error:
+        _end(str(error), EXIT_USAGE)
+    except RunError as error:
+        _end(str(error), EXIT_FAILURE)
+    except KeyboardInterrupt:
+        _end("interrupted", EXIT_INTERRUPTED)
+    except Exception as error:
+        if not disk_full(error):
+            raise
+        filename = getattr(error, "filename", None)
+        where = f" while writing {filename}" if filename else ""
+        _end(f"the disk is full{where}; free some space and run the same command again", EXIT_FAILURE)
+    raise AssertionError("absl's app.run always exits")
+
+
+def disk_full(error: BaseException) -> bool:
+    """Whether an error, or one that it came from, says that no space is left."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return True
+        # Native writers (TensorStore, SQLite) only say so in the message.
+        if re.search(r"No space left on device|Disk quota exceeded|File too large|disk is full", str(cause)):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def _end(message: str, code: int) -> NoReturn:
+    sys.stdout.flush()
+    print("error: " + " ".join(message.split()), file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def parse_flags(argv: Sequence[str]) -> list[str]:
+    """Parses absl and config flags.
+
+    Raises:
+      UsageError: an unknown flag or key, a value of the wrong type, an unreadable
+        config file or a stray argument, in one sentence.
+    """
+    argv = list(argv)
+    try:
+        rest = flags.FLAGS(argv)
+    except flags.UnrecognizedFlagError as error:
+        if error.flagname.startswith("config."):
+            raise UsageError(f"--{error.flagname} needs --config=FILE on the command line as well") from error
+        raise UsageError(f"{error}; --help lists the flags") from error
+    except (flags.Error, KeyError, AttributeError, TypeError, ValueError, OSError, SyntaxError, ImportError) as error:
+        raise UsageError(_explain(argv, error)) from error
+    # ml_collections keeps the error of a missing file until the config is first used.
+    if "config" in flags.FLAGS and not isinstance(flags.FLAGS.config, (ConfigDict, type(None))):
+        raise UsageError(
+            f"--config={_value_of(argv, 'config')} is not a readable config file; give the path of one, e.g. "
+            "configs/spade_tiny.py"
+        )
+    if len(rest) > 1:
+        raise UsageError(f"unexpected argument {rest[1]!r}; settings are given as --config.key=value")
+    if flags.FLAGS["verbosity"].using_default_value:
+        flags.FLAGS.verbosity = _WARNING  # libraries' INFO lines would drown the progress lines
+    return rest
+
+
+def _value_of(argv: Sequence[str], name: str) -> str:
+    for i, argument in enumerate(argv):
+        match = re.fullmatch(rf"--?{re.escape(name)}(?:=(.*))?", argument, re.DOTALL)
+        if match:
+            return match[1] if match[1] is not None else "".join(argv[i + 1 : i + 2])
+    return ""
+
+
+def _explain(argv: Sequence[str], error: Exception) -> str:
+    """One sentence for what went wrong while flags were parsed.
+
+    ml_collections names neither the whole key nor its type, so the config is loaded
+    once more, without the overrides, and each override is looked up in it.
+    """
+    path = _value_of(argv, "config")
+    try:
+        file, _, words = path.partition(":")
+        config = runpy.run_path(file)["get_config"](*([words] if words else []))
+    except Exception:  # noqa: BLE001 (whatever a config file does is its author's to read)
+        # ml_collections wraps a traceback around the message of a config's own error; its last line is that message.
+        last_line = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+        return f"--config={path} cannot be loaded: {re.sub(r'^(ValueError|TypeError): ', '', last_line[0])}"
+    for argument in argv:
+        match = re.match(r"--?(?:no)?config\.([^=]+)(?:=(.*))?$", argument, re.DOTALL)
+        if not match:
+            continue
+        key, value = match[1], match[2]
+        node: Any = config
+        for i, part in enumerate(key.split(".")):
+            if not isinstance(node, ConfigDict) or part not in node:
+                known = list(node.keys()) if isinstance(node, ConfigDict) else []
+                parent = ".".join(key.split(".")[:i])
+                close = difflib.get_close_matches(part, known, 1)
+                hint = (
+                    f"did you mean {'.'.join(filter(None, (parent, close[0])))}?"
+                    if close
+                    else (f"{parent or 'the config'} has: {', '.join(sorted(known)) or 'no keys below it'}")
+                )
+                return f"--config.{key} is not a key of {path}; {hint}"
+            holder, node = node, node[part]
+        if isinstance(error, flags.IllegalFlagValueError) and f"--config.{key}=" in str(error):
+            if isinstance(node, ConfigDict):
+                return f"--config.{key}={value} names a section, not a key; set one of: {', '.join(sorted(node))}"
+            return f"--config.{key}={value} is not of this key's type; give a value of type {_type(holder, key)}"
+    return str(error)
+
+
+def _type(holder: ConfigDict, key: str) -> str:
+    return holder.get_type(key.rsplit(".", 1)[-1]).__name__

@@ -1,0 +1,218 @@
+"""Builds the embedded policy: ordinary supervised learning on data we generate.
+
+    python -m spade_jax.warmstart --config=configs/warmstart_tiny.py --out=DIR
+
+The bundled families write programs and hints; scripted players of partial skill
+play them. From these come the SentencePiece model and the tiny policy, which can
+then write varied, mostly valid environments and play at partial skill; self-play
+does the rest. Held-out families and difficulty ranges (`envs/families`) never
+enter. The same seed gives the same assets on the same machine.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+from ml_collections import config_flags
+
+from spade_jax import structs
+from spade_jax.designer import corpus, prompts
+from spade_jax.envs import contract, families
+from spade_jax.envs.families import base
+from spade_jax.learner import partitioning, supervised
+from spade_jax.learner import state as state_lib
+from spade_jax.policy import Decoder, DecoderConfig, count_params, save_params
+from spade_jax.runtime import app, compile_cache, seeds
+from spade_jax.tokens import chat, parsing
+from spade_jax.tokens import tokenizer as tokenizer_lib
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "The configuration, e.g. configs/warmstart_tiny.py.")
+_OUT = flags.DEFINE_string("out", None, "Folder that receives tokenizer.model, policy.npz and warmstart.json.")
+
+TOKENIZER_FILE = "tokenizer.model"
+POLICY_FILE = "policy.npz"
+_MAX_TURNS = 10
+_DOCUMENT_WORDS = 120
+
+
+# ---------------------------------------------------------------------------
+# Data: messages to condition on and responses to learn, by kind of sample.
+# ---------------------------------------------------------------------------
+
+# A sample alternates between what the policy is shown and what it should answer.
+Exchange = tuple[str, str]
+
+
+class Generator:
+    """Draws supervised samples; sample i is a function of (seed, i) alone."""
+
+    def __init__(self, seed: int, mixture: dict[str, float], exemplar_share: float):
+        self._seed = seed
+        self._kinds, self._weights = zip(*sorted(mixture.items()), strict=True)
+        self._exemplar_share = exemplar_share
+        self._documents = corpus.load_pydoc(chunk_words=_DOCUMENT_WORDS).documents
+        self._families = [family for family in families.all_families() if not family.held_out]
+        self._by_skill = {
+            skill: [family for family in self._families if family.skill == skill] for skill in prompts.SKILLS
+        }
+
+    def sample(self, index: int) -> list[Exchange]:
+        """The exchanges of sample `index`: one for programs and hints, one per turn for plays."""
+        rng = random.Random(seeds.stable_seed("warmstart", self._seed, index))
+        kind = rng.choices(self._kinds, self._weights)[0]
+        document = rng.choice(self._documents)
+        words = corpus.theme_words(document.text, 16)
+        rng.shuffle(words)
+        skill = rng.choice(prompts.SKILLS)
+        family = rng.choice(self._by_skill[skill])
+        params = family.parameters(rng, base.TRAIN)
+        source = family.source(params, words)
+        hint = family.hint(params)
+        if kind == "program":
+            exemplars = [self._exemplar(rng, skill)] if rng.random() < self._exemplar_share else []
+            avoid = [self._exemplar(rng, skill).class_name] if exemplars and rng.random() < 0.5 else []
+            messages = prompts.designer_messages(
+                skill, document.text, exemplars, avoid, style=prompts.TINY, rng=rng
+            )
+            return [(messages[-1][1], prompts.fenced(source))]
+        if kind == "hint":
+            return [(prompts.hint_messages(source, style=prompts.TINY)[-1][1], hint)]
+        hinted = kind == "hinted"
+        return play(source, family.player(params, rng, hinted), rng.randrange(1 << 30), hint if hinted else None)
+
+    def _exemplar(self, rng: random.Random, skill: str) -> structs.EnvironmentRecord:
+        family = rng.choice(self._by_skill[skill])
+        words = corpus.theme_words(rng.choice(self._documents).text, 16)
+        rng.shuffle(words)
+        source = family.source(family.parameters(rng, base.TRAIN), words)
+        name = base.class_name(words, "")
+        class_name = next(token for token in source.replace(":", " ").split() if token.startswith(name))
+        return structs.EnvironmentRecord(id="", source=source, class_name=class_name, skill=skill)
+
+
+def play(source: str, player: base.Player, seed: int, hint: str | None) -> list[Exchange]:
+    """One scripted episode of a bundled (trusted) program."""
+    namespace: dict[str, Any] = {}
+    exec(compile(source, "<bundled>", "exec"), namespace)  # our own text, not a policy's
+    (environment_class,) = [v for v in namespace.values() if isinstance(v, type) and hasattr(v, "step")]
+    environment = environment_class()
+    observation, _ = environment.reset(seed)
+    shown = prompts.agent_prompt(observation, hint, style=prompts.TINY)
+    exchanges = []
+    for _ in range(_MAX_TURNS):
+        response = player.act(observation)
+        exchanges.append((shown, response))
+        observation, reward, terminated, truncated, info = environment.step(parsing.action_of(response))
+        if terminated or truncated or contract.succeeded(reward, terminated, info):
+            break
+        shown = prompts.agent_turn(observation)
+    return exchanges
+
+
+def tokenize(template: chat.ChatTemplate, exchanges: list[Exchange], prompt_weight: float):
+    """(int32[T] tokens, float32[T] loss weights) of one sample."""
+    tokens: list[int] = []
+    weights: list[float] = []
+    for i, (shown, response) in enumerate(exchanges):
+        prompt = template.continuation(shown) if i else template.prompt([("user", shown)])
+        answer = [*template.tokenizer.encode(response), template.tokenizer.end_id]
+        # Only observations are worth modelling: the first message of a program or hint is mostly noise.
+        tokens += prompt + answer
+        weights += [prompt_weight if i else 0.0] * len(prompt) + [1.0] * len(answer)
+    return np.asarray(tokens, np.int32), np.asarray(weights, np.float32)
+
+
+def batches(generator: Generator, template: chat.ChatTemplate, config) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Endless (int32[B, T], float32[B, T]) batches, one length bucket each, as buckets fill."""
+    pending: dict[int, list] = {length: [] for length in config.buckets}
+    index = 0
+    while True:
+        tokens, weights = tokenize(template, generator.sample(index), config.prompt_loss_weight)
+        index += 1
+        length = next((length for length in config.buckets if len(tokens) <= length), None)
+        if length is None:
+            continue  # a long document beside a long exemplar; rare, and the next sample will do
+        pending[length].append((tokens, weights))
+        rows = config.tokens_per_step // length
+        if len(pending[length]) == rows:
+            batch_tokens = np.full((rows, length), template.tokenizer.pad_id, np.int32)
+            batch_weights = np.zeros((rows, length), np.float32)
+            for row, (row_tokens, row_weights) in enumerate(pending[length]):
+                batch_tokens[row, : len(row_tokens)] = row_tokens
+                batch_weights[row, : len(row_weights)] = row_weights
+            pending[length] = []
+            yield batch_tokens, batch_weights
+
+
+# ---------------------------------------------------------------------------
+# The job.
+# ---------------------------------------------------------------------------
+
+
+def main(argv):
+    del argv
+    config, out = _CONFIG.value, pathlib.Path(_OUT.value)
+    out.mkdir(parents=True, exist_ok=True)
+    compile_cache.enable_compile_cache("auto")
+
+    # Tokenizer: learned from the same distribution as the policy, so that boilerplate is few tokens.
+    generator = Generator(config.seed, config.mixture.to_dict(), config.exemplar_share)
+    texts = (text for i in range(config.tokenizer_samples) for exchange in generator.sample(-1 - i) for text in exchange)
+    tokenizer_lib.train_sentencepiece(texts, out / TOKENIZER_FILE, config.vocab_size)
+    tokenizer = tokenizer_lib.SentencePieceTokenizer(out / TOKENIZER_FILE)
+    template = chat.ChatTemplate(tokenizer)
+    print(f"tokenizer: {tokenizer.vocab_size} pieces", flush=True)
+
+    # Policy.
+    model = Decoder(DecoderConfig(vocab_size=tokenizer.vocab_size, **config.policy.to_dict()))
+    mesh = partitioning.make_mesh()
+    optimizer = state_lib.make_optimizer(
+        state_lib.OptimizerConfig(
+            learning_rate=config.learning_rate,
+            schedule="cosine",
+            warmup_steps=config.warmup_steps,
+            total_steps=config.steps,
+            weight_decay=config.weight_decay,
+        ),
+        model,
+    )
+    state = state_lib.init_state(model, optimizer, mesh, seed=config.seed)
+    step_fn = supervised.make_supervised_step(model, optimizer, mesh)
+    print(f"policy: {count_params(state.params) / 1e6:.2f} M parameters", flush=True)
+
+    data = batches(generator, template, config)
+    started, seen, losses = time.time(), 0, []
+    for step in range(1, config.steps + 1):
+        tokens, weights = next(data)
+        state, metrics = step_fn(state, tokens, weights)
+        seen += tokens.size
+        losses.append(metrics["loss"])
+        if step % config.log_steps == 0 or step == config.steps:
+            elapsed = time.time() - started
+            loss = float(np.mean(jax.device_get(losses)))
+            losses = []
+            rate, left = seen / elapsed, elapsed / step * (config.steps - step)
+            print(f"step {step}/{config.steps}  loss {loss:.4f}  {rate:.0f} tokens/s  {left:.0f} s left", flush=True)
+        if step % config.save_steps == 0 or step == config.steps:
+            save_params(out / POLICY_FILE, jax.device_get(state.params), model.config, storage="float16")
+
+    facts = {"config": json.loads(config.to_json()), "final_loss": loss, "tokens": seen}
+    (out / "warmstart.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
+    print(f"wrote {out}")
+
+
+def run():
+    flags.mark_flags_as_required(["config", "out"])
+    app.run(main)
+
+
+if __name__ == "__main__":
+    run()

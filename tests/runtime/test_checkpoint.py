@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from spade_jax.runtime.checkpoint import Checkpointer
+from spade_jax.runtime.errors import RunError, UsageError
+
+# TensorStore leaves coroutines behind when a read fails; they are its own to clean up.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::RuntimeWarning")
+
+
+class State(NamedTuple):
+    params: dict
+    opt_state: optax.OptState
+    step: jax.Array
+    key: jax.Array
+
+
+def _state(step: int, width: int = 8) -> State:
+    def init():
+        w = jnp.arange(width, dtype=jnp.float32) * step
+        params = {"w": w, "layer": {"b": jnp.full((2, 3), step, jnp.bfloat16)}}
+        return State(params, optax.adamw(1e-3).init(params), jnp.int32(step), jax.random.key(step))
+
+    return jax.jit(init)()
+
+
+def _assert_same(a, b):
+    as_array = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x  # noqa: E731
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(as_array(x), as_array(y)), a, b)
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+
+
+HOST = {"memory": ["e1"], "cursor": 3, "nested": {"x": [1.5, None, "é"]}}
+
+
+def test_round_trip_of_state_and_host(tmp_path):
+    with Checkpointer(tmp_path / "c", keep=2) as checkpointer:
+        assert checkpointer.latest_step() is None
+        assert checkpointer.restore(_state(0)) is None
+        for step in (1, 2, 3):
+            checkpointer.save(step, _state(step), HOST | {"step": step})
+    with Checkpointer(tmp_path / "c", keep=2) as checkpointer:
+        restored = checkpointer.restore(jax.eval_shape(lambda: _state(0)))
+        assert restored.step == 3
+        assert restored.host == HOST | {"step": 3}
+        _assert_same(restored.state, _state(3))
+    assert sorted(p.name for p in (tmp_path / "c").iterdir() if p.is_dir()) == ["2", "3"]
+
+
+def test_state_may_be_donated_while_the_save_is_under_way(tmp_path):
+    step_fn = jax.jit(lambda s: jax.tree.map(lambda x: x * 0, s), donate_argnums=0)
+    params = {"w": jnp.arange(1 << 18, dtype=jnp.float32)}
+    expected = np.asarray(params["w"])
+    with Checkpointer(tmp_path, keep=1) as checkpointer:
+        checkpointer.save(1, params, {})
+        params = step_fn(params)
+        checkpointer.wait()
+        restored = checkpointer.restore(params)
+    np.testing.assert_array_equal(restored.state["w"], expected)
+
+
+def test_another_model_is_a_usage_error(tmp_path):
+    with Checkpointer(tmp_path, keep=1) as checkpointer:
+        checkpointer.save(5, _state(1), {})
+        checkpointer.wait()
+        with pytest.raises(UsageError, match=r"5 holds another model \(.*w: saved \(8,\), expected \(16,\)\)"):
+            checkpointer.restore(jax.eval_shape(lambda: _state(1, width=16)))
+
+
+@pytest.mark.parametrize("damage", ["data", "host"])
+def test_unreadable_checkpoint_names_the_remedy(tmp_path, damage):
+    with Checkpointer(tmp_path, keep=2) as checkpointer:
+        for step in (4, 8):
+            checkpointer.save(step, _state(step), HOST)
+        checkpointer.wait()
+        if damage == "host":
+            shutil.rmtree(tmp_path / "8" / "host")
+        else:
+            shutil.rmtree(tmp_path / "8" / "state" / "d", ignore_errors=True)
+            for path in (tmp_path / "8" / "state").rglob("*"):
+                if path.is_file():
+                    path.write_bytes(b"")
+    message = r"checkpoint .*8 cannot be read .*; remove that folder to resume from step 4"
+    with Checkpointer(tmp_path, keep=2) as checkpointer, pytest.raises(RunError, match=message):
+        checkpointer.restore(_state(0))
+    shutil.rmtree(tmp_path / "8")
+    with Checkpointer(tmp_path, keep=2) as checkpointer:
+        assert checkpointer.restore(_state(0)).step == 4
+
+
+_SAVE_FOREVER = """
+import sys, jax, jax.numpy as jnp
+from spade_jax.runtime.checkpoint import Checkpointer
+make = jax.jit(lambda s: {"w": jnp.full((1 << 22,), s, jnp.float32), "step": jnp.int32(s)})
+checkpointer = Checkpointer(sys.argv[1], keep=2)
+step = 0
+while True:
+    step += 1
+    checkpointer.save(step, make(step), {"step": step, "pad": "x" * 100000})
+    if step == 2:
+        print("saving", flush=True)
+"""
+
+
+def _kill_during_save(directory, delay: float) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", _SAVE_FOREVER, str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    )
+    try:
+        assert child.stdout.readline() == "saving\n"
+        time.sleep(delay)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+
+
+def _assert_last_is_whole(directory) -> None:
+    abstract = {"w": jax.ShapeDtypeStruct((1 << 22,), jnp.float32), "step": jax.ShapeDtypeStruct((), jnp.int32)}
+    with Checkpointer(directory, keep=2) as checkpointer:
+        restored = checkpointer.restore(abstract)
+        assert restored.step >= 1
+        assert restored.host["step"] == restored.step == int(restored.state["step"])
+        assert np.unique(restored.state["w"]).tolist() == [restored.step]
+        checkpointer.save(restored.step + 1, restored.state, {"step": restored.step + 1})  # and the run goes on
+    assert not [p for p in directory.iterdir() if "tmp" in p.name], "half-written folders are removed"
+
+
+def test_kill_during_save_leaves_the_previous_checkpoint(tmp_path):
+    _kill_during_save(tmp_path, 0.02)
+    _assert_last_is_whole(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.0, 0.005, 0.05, 0.1, 0.15, 0.21])
+def test_kill_at_many_moments(tmp_path, delay):
+    _kill_during_save(tmp_path, delay)
+    _assert_last_is_whole(tmp_path)
+
+
+def _assert_full_disk_is_one_sentence(directory, fill) -> None:
+    make = jax.jit(lambda s: {"w": jax.random.normal(jax.random.key(s), (1 << 19,)), "step": jnp.int32(s)})
+    checkpointer = Checkpointer(directory, keep=3)
+    checkpointer.save(1, make(1), {"step": 1})
+    checkpointer.wait()
+    with fill(), pytest.raises(RunError, match="disk is full.*checkpoint of step 1 is intact; free some") as caught:
+        checkpointer.save(2, make(2), {"step": 2})
+        checkpointer.wait()
+    assert "\n" not in str(caught.value)
+    with Checkpointer(directory, keep=3) as again:
+        restored = again.restore(make(0))
+        assert restored.step == 1
+        np.testing.assert_array_equal(restored.state["w"], make(1)["w"])
+
+
+def test_full_disk_by_file_size_limit(tmp_path):
+    """Runs in a child, since the limit holds for the whole process."""
+    code = (
+        "import contextlib, pathlib, resource, signal, sys\n"
+        "sys.path.insert(0, sys.argv[2])\n"
+        "from tests.runtime.test_checkpoint import _assert_full_disk_is_one_sentence as check\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "@contextlib.contextmanager\n"
+        "def fill():\n"
+        "    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))\n"
+        "    try: yield\n"
+        "    finally: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))\n"
+        "check(pathlib.Path(sys.argv[1]), fill); print('ok')\n"
+    )
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), root],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    )
+    assert result.stdout == "ok\n", result.stderr[-3000:]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_full_disk_on_a_small_file_system(tmp_path):
+    import contextlib
+
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(tmp_path)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("this machine does not let root mount")
+    try:
+
+        @contextlib.contextmanager
+        def fill():
+            with open(tmp_path / "ballast", "wb") as file, contextlib.suppress(OSError):
+                while True:
+                    file.write(b"x" * 65536)
+                    file.flush()
+            yield
+            (tmp_path / "ballast").unlink()
+
+        _assert_full_disk_is_one_sentence(tmp_path / "c", fill)
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spade_jax.runtime.compile_cache import default_directory, enable_compile_cache
+from spade_jax.runtime.errors import UsageError
+
+_COMPILE = """
+import sys, jax, jax.numpy as jnp
+from spade_jax.runtime.compile_cache import enable_compile_cache
+enable_compile_cache(sys.argv[1])
+hits = []
+jax.monitoring.register_event_listener(lambda event, **kw: hits.append(event) if event.endswith("cache_hits") else None)
+print(float(jax.jit(lambda x: jnp.sin(x) @ x)(jnp.arange(64.0))), len(hits) > 0)
+"""
+
+
+def test_second_process_takes_the_program_from_the_cache(tmp_path):
+    command = [sys.executable, "-c", _COMPILE, str(tmp_path / "cache")]
+    env = os.environ | {"JAX_PLATFORMS": "cpu"}
+    first, second = (subprocess.run(command, capture_output=True, text=True, env=env).stdout.split() for _ in "ab")
+    assert (first[1], second[1]) == ("False", "True")
+    assert first[0] == second[0]
+    assert any((tmp_path / "cache").iterdir())
+
+
+def test_default_is_under_xdg(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_directory().parent == tmp_path / "spade_jax"
+    assert default_directory() == default_directory()
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # to be ignored, says the XDG specification
+    assert default_directory().is_relative_to(Path.home() / ".cache")
+
+
+def test_off_and_unwritable(monkeypatch, tmp_path):
+    assert enable_compile_cache("off") is None
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="compile_cache.dir=.*file cannot be written to"):
+        enable_compile_cache(str(tmp_path / "file"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert enable_compile_cache("auto") is None

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from configs import base, spade_tiny
+from configs.words import parse_words
+from spade_jax.runtime.checks import check_config
+from spade_jax.runtime.errors import UsageError
+from spade_jax.runtime.presets import SWITCHES, get_key, resolve_preset
+from spade_jax.runtime.workdir import flatten
+
+CONFIGS = Path(base.__file__).parent
+
+
+def test_every_key_of_the_base_has_its_comment():
+    for line in inspect.getsource(base.get_config).splitlines():
+        if re.match(r"\s+(\w+)\.(\w+) = ", line) and "ConfigDict()" not in line:
+            assert "  # " in line, line
+
+
+def test_switches_are_exactly_the_keys_left_open():
+    config = base.get_config()
+    assert {key for key, value in flatten(config.to_dict()).items() if value is None} == set(SWITCHES)
+
+
+@pytest.mark.parametrize("preset", ["strict", "paper"])
+def test_preset_fills_every_switch_with_the_key_s_type(preset):
+    config = base.get_config()
+    config.method.preset = preset
+    resolved = resolve_preset(config)
+    for key, switch in SWITCHES.items():
+        assert get_key(resolved, key) == getattr(switch, preset), key
+    assert config.method.paired_seeds is None  # the argument is left as it was
+
+
+def test_single_switch_survives_the_preset():
+    config = base.get_config()
+    config.method.preset = "paper"
+    config.method.paired_seeds = True
+    assert resolve_preset(config).method.paired_seeds is True
+
+
+def test_unknown_preset():
+    config = base.get_config()
+    config.method.preset = "papre"
+    with pytest.raises(UsageError, match="method.preset='papre' is not known; use strict or paper"):
+        resolve_preset(config)
+
+
+def _config_files():
+    return [CONFIGS / "base.py", *sorted(CONFIGS.glob("spade_*.py"))]
+
+
+@pytest.mark.parametrize("path", _config_files(), ids=lambda p: p.stem)
+def test_every_config_is_locked_and_resolves(path, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # configs load from any directory
+    spec = importlib.util.spec_from_file_location("config_under_test", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config = module.get_config()
+    assert config.is_locked
+    with pytest.raises(AttributeError):
+        config.run.sed = 1
+    assert set(flatten(config.to_dict())) == set(flatten(base.get_config().to_dict()))
+
+
+@pytest.mark.parametrize("words", [None, "runlocal", "long", "paper", "runlocal,paper", "long, paper"])
+def test_tiny_variants_pass_the_checks(words):
+    check_config(resolve_preset(spade_tiny.get_config(words)))
+
+
+def test_tiny_is_as_documented():
+    config = spade_tiny.get_config()
+    assert config.rollout.active_skills * config.rollout.places_per_skill == 12
+    assert (config.rollout.seeds, config.rollout.regenerate_every) == (8, 2)
+    assert spade_tiny.get_config("runlocal").run.steps == 4
+
+
+def test_bad_words():
+    with pytest.raises(ValueError, match=r"unknown variant 'runlocl'; known: runlocal \(.*\), long \("):
+        spade_tiny.get_config("runlocl")
+    with pytest.raises(ValueError, match="exclude each other"):
+        spade_tiny.get_config("runlocal,long")
+    assert parse_words(" a, ,b", {"a": "", "b": ""}) == {"a", "b"}

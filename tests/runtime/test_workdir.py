@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from configs import base
+from spade_jax.runtime.errors import UsageError
+from spade_jax.runtime.presets import resolve_preset
+from spade_jax.runtime.workdir import WorkdirLock, config_differences, settle_config
+
+_HOLD = """
+import os, sys, time
+from spade_jax.runtime.workdir import WorkdirLock
+lock = WorkdirLock(sys.argv[1])
+if os.fork() == 0:          # an orphan, as a sandbox child might be
+    time.sleep(30)
+    os._exit(0)
+print("held", flush=True)
+time.sleep(30)
+"""
+
+
+def test_second_run_is_refused_until_the_first_dies(tmp_path):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(UsageError, match=rf"in use by another run \(process {holder.pid} on"):
+            WorkdirLock(tmp_path)
+        holder.kill()  # the orphan lives on and must not keep the lock
+        holder.wait()
+        with WorkdirLock(tmp_path):
+            assert (tmp_path / ".lock").read_text().startswith(f"{os.getpid()} on")
+    finally:
+        os.killpg(holder.pid, signal.SIGKILL)
+        holder.stdout.close()
+
+
+def test_impossible_workdir(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be used"):
+        WorkdirLock(tmp_path / "file")
+
+
+def test_config_is_written_and_compared(tmp_path):
+    config = resolve_preset(base.get_config())
+    assert settle_config(tmp_path, config) == []
+    first = (tmp_path / "config.json").read_text()
+    assert settle_config(tmp_path, config) == []  # tuples come back as lists and compare equal
+    assert (tmp_path / "config.json").read_text() == first
+
+    config.run.steps = 999  # may differ
+    config.checkpoint.keep = 9
+    assert settle_config(tmp_path, config) == []
+
+    config.rollout.seeds = 12
+    with pytest.raises(UsageError, match=r"rollout.seeds: 16 -> 12.*allow_config_change=true"):
+        settle_config(tmp_path, config)
+    config.run.allow_config_change = True
+    assert settle_config(tmp_path, config) == ["rollout.seeds: 16 -> 12"]
+    config.run.allow_config_change = False
+    assert settle_config(tmp_path, config) == []  # the new config is now the run's
+
+
+def test_differences_name_absent_keys():
+    assert config_differences({"a": {"b": 1}}, {"a": {"c": 2}}) == ["a.b: 1 -> absent", "a.c: absent -> 2"]
+    assert config_differences({"run": {"steps": 1}}, {"run": {"steps": 2}}) == []
+
+
+def test_damaged_config_file(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UsageError, match="not JSON"):
+        settle_config(tmp_path, resolve_preset(base.get_config()))
