@@ -1,0 +1,23 @@
+"""Forges an info dict nested 500 deep: readable, but not by what comes after."""
+
+# expect: protocol
+
+import json
+import os
+import struct
+
+
+def send(seq, value):
+    payload = json.dumps([seq, True, value]).encode()
+    os.write(3, struct.pack(">I", len(payload)) + payload)
+
+
+class Hostile:
+    def reset(self, seed=None):
+        return "ready", {}
+
+    def step(self, action):
+        info = {}
+        for _ in range(500):
+            info = {"deeper": info}
+        send(3, ["won", 1.0, True, False, info])

@@ -1,0 +1,17 @@
+"""Becomes a shell: refused, or mute and ended."""
+
+# expect: ok, died
+
+import contextlib
+import os
+
+
+class Hostile:
+    def reset(self, seed=None):
+        return "ready", {}
+
+    def step(self, action):
+        attempts, escaped = 1, 0
+        with contextlib.suppress(OSError):
+            os.execv("/bin/sh", ["sh", "-c", "sleep 3600"])
+        return "attacked", 0.0, True, False, {"attempts": attempts, "escaped": escaped}

@@ -1,0 +1,20 @@
+"""Forges an info value beyond 64 bits."""
+
+# expect: protocol
+
+import json
+import os
+import struct
+
+
+def send(seq, value):
+    payload = json.dumps([seq, True, value]).encode()
+    os.write(3, struct.pack(">I", len(payload)) + payload)
+
+
+class Hostile:
+    def reset(self, seed=None):
+        return "ready", {}
+
+    def step(self, action):
+        send(3, ["won", 1.0, True, False, {"success": 2**64}])

@@ -1,0 +1,20 @@
+"""Forges a reward of NaN, which Python's JSON would read."""
+
+# expect: protocol
+
+import json
+import os
+import struct
+
+
+def send(seq, value):
+    payload = json.dumps([seq, True, value]).encode()
+    os.write(3, struct.pack(">I", len(payload)) + payload)
+
+
+class Hostile:
+    def reset(self, seed=None):
+        return "ready", {}
+
+    def step(self, action):
+        send(3, ["won", float("nan"), True, False, {}])

@@ -1,0 +1,21 @@
+"""Sends well-formed replies without end."""
+
+# expect: protocol
+
+import json
+import os
+import struct
+
+
+def send(seq, value):
+    payload = json.dumps([seq, True, value]).encode()
+    os.write(3, struct.pack(">I", len(payload)) + payload)
+
+
+class Hostile:
+    def reset(self, seed=None):
+        return "ready", {}
+
+    def step(self, action):
+        while True:
+            send(3, ["won", 1.0, True, False, {}])
