@@ -1,7 +1,7 @@
 """Builds the embedded tiny policy: tokenizer and weights, from a fixed seed.
 
-Command:  python -m spade_jax.warmstart --config=configs/warmstart_tiny.py --out=spade_jax/assets/tiny
-Hardware: 2 CPU cores, 2 GiB.
+Command:  JAX_NUM_CPU_DEVICES=2 python -m spade_jax.warmstart --config=configs/warmstart_tiny.py --out=spade_jax/assets/tiny
+Hardware: 2 CPU cores, 4 GiB.
 """
 
 import ml_collections
@@ -26,7 +26,7 @@ def get_config(arg=None):
     config.tokens_per_step = 8192
     config.prompt_loss_weight = 0.1  # what the environment says is worth a little modelling
     # Optimiser: AdamW, linear warm-up, cosine to 10 %.
-    config.steps = 1500
+    config.steps = 1000
     config.learning_rate = 3e-3
     config.warmup_steps = 100
     config.weight_decay = 0.05

@@ -22,6 +22,7 @@ from spade_jax import compose, report, structs
 from spade_jax.designer import prompts, reward
 from spade_jax.designer.delayed import DelayedQueue, Waiting
 from spade_jax.designer.payment import pay
+from spade_jax.envs.bundled import held_out_probe
 from spade_jax.evals.probe import play_probe, probe_metrics
 from spade_jax.learner import advantage, batch
 from spade_jax.learner import state as state_lib
@@ -90,7 +91,7 @@ def main(argv):
         engine = compose.engine(config, model, state.params, template)
         playing, designing = compose.episode_settings(config), compose.design_settings(config)
         probing, rewarding = compose.probe_settings(config), compose.reward_config(config)
-        probe = compose.probe(config)
+        probe = held_out_probe(config.evaluation.instances)
         timers, progress = metrics.Timers(), Progress(first_step, config.run.steps)
         saving = Cadence(config.checkpoint.save_steps, config.checkpoint.save_secs)
         shutdown = stack.enter_context(Shutdown())

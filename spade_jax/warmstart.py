@@ -23,7 +23,7 @@ import numpy as np
 from absl import flags
 from ml_collections import config_flags
 
-from spade_jax import structs
+from spade_jax import compose, structs
 from spade_jax.designer import corpus, prompts
 from spade_jax.envs import contract, families
 from spade_jax.envs.families import base
@@ -37,8 +37,6 @@ from spade_jax.tokens import tokenizer as tokenizer_lib
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The configuration, e.g. configs/warmstart_tiny.py.")
 _OUT = flags.DEFINE_string("out", None, "Folder that receives tokenizer.model, policy.npz and warmstart.json.")
 
-TOKENIZER_FILE = "tokenizer.model"
-POLICY_FILE = "policy.npz"
 _MAX_TURNS = 10
 _DOCUMENT_WORDS = 120
 
@@ -130,7 +128,9 @@ def tokenize(template: chat.ChatTemplate, exchanges: list[Exchange], prompt_weig
     return np.asarray(tokens, np.int32), np.asarray(weights, np.float32)
 
 
-def batches(generator: Generator, template: chat.ChatTemplate, config) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def batches(
+    generator: Generator, template: chat.ChatTemplate, config, row_multiple: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Endless (int32[B, T], float32[B, T]) batches, one length bucket each, as buckets fill."""
     pending: dict[int, list] = {length: [] for length in config.buckets}
     index = 0
@@ -141,7 +141,7 @@ def batches(generator: Generator, template: chat.ChatTemplate, config) -> Iterat
         if length is None:
             continue  # a long document beside a long exemplar; rare, and the next sample will do
         pending[length].append((tokens, weights))
-        rows = config.tokens_per_step // length
+        rows = max(1, config.tokens_per_step // length // row_multiple) * row_multiple
         if len(pending[length]) == rows:
             batch_tokens = np.full((rows, length), template.tokenizer.pad_id, np.int32)
             batch_weights = np.zeros((rows, length), np.float32)
@@ -165,9 +165,10 @@ def main(argv):
 
     # Tokenizer: learned from the same distribution as the policy, so that boilerplate is few tokens.
     generator = Generator(config.seed, config.mixture.to_dict(), config.exemplar_share)
-    texts = (text for i in range(config.tokenizer_samples) for exchange in generator.sample(-1 - i) for text in exchange)
-    tokenizer_lib.train_sentencepiece(texts, out / TOKENIZER_FILE, config.vocab_size)
-    tokenizer = tokenizer_lib.SentencePieceTokenizer(out / TOKENIZER_FILE)
+    samples = (generator.sample(-1 - i) for i in range(config.tokenizer_samples))
+    texts = (text for exchanges in samples for exchange in exchanges for text in exchange)
+    tokenizer_lib.train_sentencepiece(texts, out / compose.TOKENIZER_FILE, config.vocab_size)
+    tokenizer = tokenizer_lib.SentencePieceTokenizer(out / compose.TOKENIZER_FILE)
     template = chat.ChatTemplate(tokenizer)
     print(f"tokenizer: {tokenizer.vocab_size} pieces", flush=True)
 
@@ -188,7 +189,7 @@ def main(argv):
     step_fn = supervised.make_supervised_step(model, optimizer, mesh)
     print(f"policy: {count_params(state.params) / 1e6:.2f} M parameters", flush=True)
 
-    data = batches(generator, template, config)
+    data = batches(generator, template, config, partitioning.batch_shards(mesh))
     started, seen, losses = time.time(), 0, []
     for step in range(1, config.steps + 1):
         tokens, weights = next(data)
@@ -202,7 +203,7 @@ def main(argv):
             rate, left = seen / elapsed, elapsed / step * (config.steps - step)
             print(f"step {step}/{config.steps}  loss {loss:.4f}  {rate:.0f} tokens/s  {left:.0f} s left", flush=True)
         if step % config.save_steps == 0 or step == config.steps:
-            save_params(out / POLICY_FILE, jax.device_get(state.params), model.config, storage="float16")
+            save_params(out / compose.POLICY_FILE, jax.device_get(state.params), model.config, storage="float16")
 
     facts = {"config": json.loads(config.to_json()), "final_loss": loss, "tokens": seen}
     (out / "warmstart.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")

@@ -68,14 +68,21 @@ class Loaded:
     duplicates: int
 
 
-def load_pydoc(chunk_words: int) -> Loaded:
+def load_pydoc(chunk_words: int, *, deduplicate: bool = True) -> Loaded:
     """The documentation that ships with Python, in chunks of about `chunk_words` words."""
     topics = importlib.import_module("pydoc_data.topics").topics
     records = ((f"{PYDOC}/{topic}", topics[topic]) for topic in sorted(topics))
-    return _chunked(records, chunk_words, max_words=None, skipped=[])
+    return _chunked(records, chunk_words, max_words=None, skipped=[], deduplicate=deduplicate)
 
 
-def load_path(path: str, chunk_words: int, *, max_words: int | None = None, skip_bad: bool = False) -> Loaded:
+def load_path(
+    path: str,
+    chunk_words: int,
+    *,
+    max_words: int | None = None,
+    skip_bad: bool = False,
+    deduplicate: bool = True,
+) -> Loaded:
     """Documents of a file or folder.
 
     Args:
@@ -83,6 +90,7 @@ def load_path(path: str, chunk_words: int, *, max_words: int | None = None, skip
       chunk_words: chunks hold about this many words, whole paragraphs where possible.
       max_words: only this many words of each record are used; None uses all.
       skip_bad: leave out and count bad records instead of raising.
+      deduplicate: drop near-duplicate chunks (paper: False).
 
     Raises:
       ValueError: a missing path, an unsupported file, or (unless `skip_bad`) a bad
@@ -109,17 +117,28 @@ def load_path(path: str, chunk_words: int, *, max_words: int | None = None, skip
                 else:
                     raise ValueError(f"{place}: {outcome}; fix the record, or skip bad records")
 
-    loaded = _chunked(records(), chunk_words, max_words, skipped)
+    loaded = _chunked(records(), chunk_words, max_words, skipped, deduplicate)
     if not loaded.documents:
         raise ValueError(f"corpus path {path} yields no document ({loaded.skipped} bad records); give it text")
     return loaded
 
 
 class Corpus:
-    """Weighted sources, drawn from without replacement, resumable from a cursor."""
+    """Weighted sources, drawn from one document at a time, resumable from a cursor."""
 
-    def __init__(self, sources: Mapping[str, Sequence[Document]], weights: Mapping[str, float], seed: int):
-        """`sources` and `weights` are keyed by source name; weights need not sum to 1."""
+    def __init__(
+        self,
+        sources: Mapping[str, Sequence[Document]],
+        weights: Mapping[str, float],
+        seed: int,
+        *,
+        replacement: bool = False,
+    ):
+        """`sources` and `weights` are keyed by source name; weights need not sum to 1.
+
+        With `replacement` every draw is uniform and independent of the others (paper).
+        """
+        self._replacement = replacement
         if not sources or set(sources) != set(weights):
             raise ValueError(
                 f"corpus sources {sorted(sources)} and weights {sorted(weights)} must name the same sources"
@@ -157,7 +176,11 @@ class Corpus:
         epoch, index = cursor[name]["epoch"], cursor[name]["index"]
         if index >= len(documents):
             raise ValueError(f"the corpus cursor is at document {index} of {len(documents)} in {name}: another corpus")
-        document = documents[self._order(name, epoch)[index]]
+        if self._replacement:
+            digest = hashlib.sha256(f"{self._seed}:{name}:{epoch}:{index}".encode()).digest()
+            document = documents[int.from_bytes(digest, "big") % len(documents)]
+        else:
+            document = documents[self._order(name, epoch)[index]]
         following = {"epoch": epoch, "index": index + 1}
         if following["index"] == len(documents):
             following = {"epoch": epoch + 1, "index": 0}
@@ -206,7 +229,7 @@ def chunk(text: str, chunk_words: int) -> list[str]:
 
 def first_words(text: str, count: int) -> str:
     """The text up to and including its `count`-th word, white space as it was."""
-    return re.match(r"(?:\s*\S+){0,%d}" % count, text)[0]
+    return re.match(rf"(?:\s*\S+){{0,{count}}}", text)[0]
 
 
 def theme_words(text: str, n: int) -> list[str]:
@@ -335,7 +358,13 @@ def _optional(module: str, file: pathlib.Path) -> Any:
         raise ValueError(f"reading {file} needs the package {package}; run `pip install {package}`") from None
 
 
-def _chunked(records: Iterator[tuple[str, str]], chunk_words: int, max_words: int | None, skipped: list[str]) -> Loaded:
+def _chunked(
+    records: Iterator[tuple[str, str]],
+    chunk_words: int,
+    max_words: int | None,
+    skipped: list[str],
+    deduplicate: bool,
+) -> Loaded:
     """Chunks the records; of near-duplicates (equal but for case, spacing, punctuation) the first stays."""
     documents: list[Document] = []
     seen: set[bytes] = set()
@@ -346,7 +375,7 @@ def _chunked(records: Iterator[tuple[str, str]], chunk_words: int, max_words: in
         for piece in chunk(text, chunk_words):
             normal = " ".join(re.findall(r"\w+", piece.lower()))
             key = hashlib.sha256(normal.encode("utf-8", "surrogatepass")).digest()
-            if not normal or key in seen:
+            if not normal or (deduplicate and key in seen):
                 duplicates += 1
                 continue
             seen.add(key)

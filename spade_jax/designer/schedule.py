@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from spade_jax.designer.prompts import SKILLS
+from collections.abc import Sequence
 
 
-def active_skills(regeneration: int, count: int = 3) -> tuple[str, ...]:
-    """The `count` skills of the `regeneration`-th regeneration (from 0).
+def active_skills(skills: Sequence[str], regeneration: int, count: int) -> tuple[str, ...]:
+    """The `count` of `skills` that the `regeneration`-th regeneration (from 0) asks for.
 
-    The six skills rotate in order, so over any six consecutive places every skill
-    is asked for once. A function of the index alone: nothing to checkpoint.
+    They rotate in order, so every skill is asked for equally often. A function of
+    the index alone: nothing to checkpoint.
     """
-    if not 1 <= count <= len(SKILLS):
-        raise ValueError(f"{count} active skills are impossible; use 1 to {len(SKILLS)}")
+    if not 1 <= count <= len(skills):
+        raise ValueError(f"{count} active skills are impossible; use 1 to {len(skills)}")
     first = regeneration * count
-    return tuple(SKILLS[(first + i) % len(SKILLS)] for i in range(count))
+    return tuple(skills[(first + i) % len(skills)] for i in range(count))

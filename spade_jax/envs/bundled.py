@@ -17,12 +17,11 @@ from spade_jax.envs.families import base
 from spade_jax.structs import EnvironmentRecord
 
 # Theme words of programs that no document grounds.
-THEME_WORDS = tuple(
-    """
-    anchor basket beacon bridge candle canyon carpet castle engine garden harbor helmet island ladder lantern market
-    meadow mirror orchard palace pebble pocket rocket signal temple tunnel valley violin wagon window winter workshop
-    """.split()
-)
+_NOUNS = """
+anchor basket beacon bridge candle canyon carpet castle engine garden harbor helmet island ladder lantern market
+meadow mirror orchard palace pebble pocket rocket signal temple tunnel valley violin wagon window winter workshop
+"""
+THEME_WORDS = tuple(_NOUNS.split())
 _WORDS_A_PROGRAM = 16
 _PROBE_SEED = 20_250
 

@@ -140,9 +140,16 @@ class Decoder(nn.Module):
 
     Parameters are stacked over layers (leading axis "layers"), because the layers
     are one scanned block: it compiles once, not L times.
+
+    Attributes:
+      config: the network's shape.
+      unrolled: run the same blocks one after the other, on parameters from
+        `params.unrolled_params` and on a tuple of per-layer caches. A decode loop
+        wants this: a scan would copy every layer's weights and cache in every step.
     """
 
     config: DecoderConfig
+    unrolled: bool = False
 
     def setup(self):
         c = self.config
@@ -150,6 +157,10 @@ class Decoder(nn.Module):
         if not c.tied_head:
             shape = (c.vocab_size, c.embed_dim)
             self.head_kernel = _param(self, "head_kernel", shape, ("vocab", "embed"), c.embed_dim**-0.5)
+        self.final_norm = RMSNorm(c.norm_eps)
+        if self.unrolled:
+            self.layers = [Block(c) for _ in range(c.num_layers)]
+            return
         # prevent_cse guards against undoing the recomputation, which cannot happen across a scan.
         block = nn.remat(Block, prevent_cse=False) if c.remat else Block
         self.layers = nn.scan(
@@ -160,9 +171,8 @@ class Decoder(nn.Module):
             length=c.num_layers,
             metadata_params={nn.PARTITION_NAME: "layers"},
         )(c)
-        self.final_norm = RMSNorm(c.norm_eps)
 
-    def __call__(self, tokens_BxT, positions_BxT, cache: KVCache | None = None):
+    def __call__(self, tokens_BxT, positions_BxT, cache: KVCache | tuple[KVCache, ...] | None = None):
         """Runs the network up to and including the final norm.
 
         Args:
@@ -170,8 +180,8 @@ class Decoder(nn.Module):
           positions_BxT: int32[B, T]. Without a cache, 0..T-1 in every row. With one,
             a token's index in its conversation; positions >= C mark padding, which
             writes nothing and whose output is meaningless.
-          cache: keys and values of earlier tokens (row b continues slot b), or None
-            to attend causally within the T tokens only.
+          cache: keys and values of earlier tokens (row b continues slot b), one per
+            layer if unrolled; or None to attend causally within the T tokens only.
 
         Returns:
           (float32[B, T, D] hidden states for `head`, the cache with the new tokens or None).
@@ -182,7 +192,15 @@ class Decoder(nn.Module):
             x_BxTxD = nn.with_logical_constraint(x_BxTxD, ("batch", "length", None))
             rope = rope_table(positions_BxT, c.head_dim, c.rope_theta)
         with jax.named_scope("layers"):
-            x_BxTxD, cache = self.layers(x_BxTxD, cache, positions_BxT, rope)
+            if self.unrolled:
+                caches = cache if cache is not None else (None,) * c.num_layers
+                done = []
+                for layer, layer_cache in zip(self.layers, caches, strict=True):
+                    x_BxTxD, layer_cache = layer(x_BxTxD, layer_cache, positions_BxT, rope)
+                    done.append(layer_cache)
+                cache = None if cache is None else tuple(done)
+            else:
+                x_BxTxD, cache = self.layers(x_BxTxD, cache, positions_BxT, rope)
         with jax.named_scope("final_norm"):
             return self.final_norm(x_BxTxD), cache
 

@@ -39,6 +39,19 @@ def logical_specs(model: Decoder) -> dict[str, Any]:
     return nn.get_partition_spec(jax.eval_shape(lambda key: _init(model, key), jax.random.key(0)))
 
 
+def unrolled_params(params: dict[str, Any], num_layers: int) -> dict[str, Any]:
+    """The parameters of `Decoder(config, unrolled=True)`: one entry per layer in place of the stacked ones."""
+    rest = {name: value for name, value in params.items() if name != "layers"}
+    return rest | {f"layers_{i}": jax.tree.map(lambda w, i=i: w[i], params["layers"]) for i in range(num_layers)}
+
+
+def cast_params(params: dict[str, Any], dtype: str) -> dict[str, Any]:
+    """Weights in the precision of the products; norm scales stay float32. No copy where nothing changes."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, w: w if path[-1].key == "scale" else w.astype(dtype), params
+    )
+
+
 def count_params(params: Any) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 

@@ -147,7 +147,7 @@ def performance(
     """{tag: value} of one step's speed; call before the timers are taken."""
     update_seconds, play_seconds = max(timers.seconds("update"), 1e-9), max(timers.seconds("play"), 1e-9)
     return {
-        "perf/sample_tokens_per_s": counters.sampled_tokens / max(counters.seconds, 1e-9),
+        "perf/sample_tokens_per_s": counters.sampled_tokens / max(counters.prefill_seconds + counters.decode_seconds, 1e-9),
         "perf/slot_occupancy": counters.occupancy,
         "perf/env_steps_per_s": sum(len(episode.turns) for episode in episodes) / play_seconds,
         "perf/train_tokens_per_s": trained_tokens / update_seconds,

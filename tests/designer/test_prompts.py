@@ -79,9 +79,9 @@ def test_unknown_style():
 
 
 def test_skills_rotate_three_at_a_time():
-    assert schedule.active_skills(0) == prompts.SKILLS[:3]
-    assert schedule.active_skills(1) == prompts.SKILLS[3:]
-    assert schedule.active_skills(2) == prompts.SKILLS[:3]
-    assert schedule.active_skills(1, 4) == (*prompts.SKILLS[4:], *prompts.SKILLS[:2])
+    assert schedule.active_skills(prompts.SKILLS, 0, 3) == prompts.SKILLS[:3]
+    assert schedule.active_skills(prompts.SKILLS, 1, 3) == prompts.SKILLS[3:]
+    assert schedule.active_skills(prompts.SKILLS, 2, 3) == prompts.SKILLS[:3]
+    assert schedule.active_skills(prompts.SKILLS, 1, 4) == (*prompts.SKILLS[4:], *prompts.SKILLS[:2])
     with pytest.raises(ValueError, match="7 active skills"):
-        schedule.active_skills(0, 7)
+        schedule.active_skills(prompts.SKILLS, 0, 7)

@@ -54,7 +54,7 @@ _ORDERS = {
     "falling": ("sorted(labels, reverse=True)", "from the highest to the lowest"),
     "second": ("labels[1::2] + labels[::2]", "every second one from the left, then the rest from the left"),
 }
-# What a wrong press costs beside the turn: nothing, one step, all progress.
+# What a wrong press costs beside the turn: nothing, or one step back.
 _BACKS = {
     "keep": "self.count",
     "step": "max(0, self.count - 1)",

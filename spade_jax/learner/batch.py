@@ -1,0 +1,246 @@
+"""Trajectories to rectangular micro-batches of a few fixed shapes; NumPy only.
+
+Axes: M micro-batches, B rows, T tokens.
+
+A bucket is a sequence length T with its own fixed row count B, chosen so that B * T is about the same in all buckets:
+each bucket compiles once, and a micro-batch costs about the same whichever bucket it comes from. Rows that are missing
+are filled with weight 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from spade_jax.structs import Batch, Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class BucketConfig:
+    """Attributes:
+    lengths: bucket lengths in tokens, ascending.
+    tokens_per_micro_batch: B * T aimed at, over all processes together.
+    row_multiple: B is a multiple of it: data-parallel devices (`partitioning.batch_shards`).
+    processes: B / processes rows of each micro-batch are filled here.
+    """
+
+    lengths: tuple[int, ...]
+    tokens_per_micro_batch: int
+    row_multiple: int = 1
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.lengths or list(self.lengths) != sorted(set(self.lengths)) or self.lengths[0] < 2:
+            raise ValueError(f"learner.bucket_lengths={self.lengths} must ascend, from 2 or more")
+        if self.row_multiple % self.processes:
+            raise ValueError(
+                f"mesh data*fsdp={self.row_multiple} is not a multiple of {self.processes} processes; "
+                "give every process whole data-parallel shards"
+            )
+
+    def local_rows(self, length: int) -> int:
+        """Rows of one micro-batch of this bucket that this process fills."""
+        shards = max(self.tokens_per_micro_batch // length // self.row_multiple, 1)
+        return shards * self.row_multiple // self.processes
+
+
+def bucket_lengths(shortest: int, longest: int) -> tuple[int, ...]:
+    """Doubles `shortest` until `longest`, which is always the last: (128, 300) -> (128, 256, 300)."""
+    lengths = []
+    while shortest < longest:
+        lengths.append(shortest)
+        shortest *= 2
+    return (*lengths, longest)
+
+
+class Stack(NamedTuple):
+    """Micro-batches of one bucket; a pytree.
+
+    Attributes:
+      batch: Batch of [M, B, T] and [M, B] arrays.
+      count: int32[], how many of the M are to be computed. M is a power of two, so that a change of count seldom
+        compiles anything, and what lies beyond count is never visited.
+    """
+
+    batch: Batch
+    count: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class PackReport:
+    """What packing did; everything that is not trained on is counted here.
+
+    Attributes:
+      packed: trajectories placed.
+      too_long: trajectories longer than the longest bucket, left out.
+      zero_weight: trajectories of weight 0 (dropped by the estimator), left out.
+      empty: trajectories without a token in the loss, left out.
+      tokens: tokens of the packed trajectories, prompts included.
+      capacity: tokens of the micro-batches that hold them; 1 - tokens / capacity is padding.
+    """
+
+    packed: int
+    too_long: int
+    zero_weight: int
+    empty: int
+    tokens: int
+    capacity: int
+
+
+def assign_buckets(lengths: Sequence[int], config: BucketConfig) -> list[list[int]]:
+    """Row indices for each bucket, in order of arrival; too long ones are in none.
+
+    Rows that leave the last micro-batch of a bucket at most half full move to the next longer bucket in use, where
+    they cost less than a micro-batch of padding.
+    """
+    rows: list[list[int]] = [[] for _ in config.lengths]
+    for index, length in enumerate(lengths):
+        for bucket, limit in zip(rows, config.lengths, strict=True):
+            if length <= limit:
+                bucket.append(index)
+                break
+    used = [i for i, bucket in enumerate(rows) if bucket]
+    for i, following in zip(used[:-1], used[1:], strict=True):
+        left = len(rows[i]) % config.local_rows(config.lengths[i])
+        if left and 2 * left <= config.local_rows(config.lengths[i]):
+            rows[following] = sorted(rows[i][-left:] + rows[following])
+            del rows[i][-left:]
+    return rows
+
+
+def micro_batch_counts(rows: list[list[int]], config: BucketConfig) -> np.ndarray:
+    """int32[buckets] micro-batches that the assignment needs in this process."""
+    return np.array(
+        [-(-len(r) // config.local_rows(t)) for r, t in zip(rows, config.lengths, strict=True)], np.int32
+    )
+
+
+def _stack(
+    trajectories: list[Trajectory], advantages: list[float], length: int, rows: int, count: int
+) -> Stack:
+    M = 1 << (count - 1).bit_length()
+    shape = (M, rows, length)
+    batch = Batch(
+        tokens=np.zeros(shape, np.int32),
+        positions=np.broadcast_to(np.arange(length, dtype=np.int32), shape),
+        loss_mask=np.zeros(shape, bool),
+        behaviour_logp=np.zeros(shape, np.float32),
+        temperature=np.ones(shape[:2], np.float32),
+        advantage=np.zeros(shape[:2], np.float32),
+        role=np.zeros(shape[:2], np.int32),
+        version=np.zeros(shape[:2], np.int32),
+        weight=np.zeros(shape[:2], np.float32),
+    )
+    for i, (trajectory, advantage) in enumerate(zip(trajectories, advantages, strict=True)):
+        # Round robin over the micro-batches, so that padding is spread evenly.
+        at, T = (i % count, i // count), len(trajectory.tokens)
+        batch.tokens[at][:T] = trajectory.tokens
+        batch.loss_mask[at][:T] = trajectory.loss_mask
+        batch.behaviour_logp[at][:T] = trajectory.behaviour_logp
+        batch.temperature[at] = trajectory.temperature
+        batch.advantage[at] = advantage
+        batch.role[at] = trajectory.role
+        batch.version[at] = trajectory.version
+        batch.weight[at] = trajectory.weight
+    return Stack(batch, np.asarray(count, np.int32))
+
+
+def _check(index: int, trajectory: Trajectory) -> None:
+    if not len(trajectory.tokens) == len(trajectory.loss_mask) == len(trajectory.behaviour_logp):
+        raise ValueError(
+            f"trajectory {index}: {len(trajectory.tokens)} tokens, {len(trajectory.loss_mask)} mask entries and "
+            f"{len(trajectory.behaviour_logp)} log-probs; they must be equally many"
+        )
+    if trajectory.temperature <= 0:
+        raise ValueError(
+            f"trajectory {index} was drawn at temperature {trajectory.temperature}: greedy tokens have no "
+            "probability ratio; sample what is trained on"
+        )
+    if not np.isfinite(trajectory.behaviour_logp[trajectory.loss_mask]).all():
+        raise ValueError(f"trajectory {index} has a behaviour log-prob that is not finite; the sampler is at fault")
+
+
+class Assignment(NamedTuple):
+    """Which trajectory goes where, before processes agree on the counts.
+
+    Attributes:
+      rows: per minibatch and bucket, indices into the trajectories.
+      counts: int32[minibatches, buckets] micro-batches needed in this process.
+      too_long, zero_weight, empty: how many are left out, by reason.
+    """
+
+    rows: list[list[list[int]]]
+    counts: np.ndarray
+    too_long: int
+    zero_weight: int
+    empty: int
+
+
+def assign(trajectories: Sequence[Trajectory], config: BucketConfig, *, minibatches: int = 1) -> Assignment:
+    """Deals the trajectories that can be trained on to minibatches (one after another), then to buckets.
+
+    Raises:
+      ValueError: arrays of unequal length, temperature 0, or a log-prob that is not finite.
+    """
+    for index, trajectory in enumerate(trajectories):
+        _check(index, trajectory)
+    heavy = [i for i, t in enumerate(trajectories) if t.weight > 0]
+    spoken = [i for i in heavy if np.any(trajectories[i].loss_mask[1:])]
+    fitting = [i for i in spoken if len(trajectories[i].tokens) <= config.lengths[-1]]
+    parts = [fitting[k::minibatches] for k in range(minibatches)]
+    rows = []
+    for part in parts:
+        buckets = assign_buckets([len(trajectories[i].tokens) for i in part], config)
+        rows.append([[part[j] for j in bucket] for bucket in buckets])
+    counts = np.stack([micro_batch_counts(r, config) for r in rows])
+    return Assignment(
+        rows, counts, len(spoken) - len(fitting), len(trajectories) - len(heavy), len(heavy) - len(spoken)
+    )
+
+
+def pack(
+    trajectories: Sequence[Trajectory],
+    advantages: Sequence[float],
+    config: BucketConfig,
+    *,
+    minibatches: int = 1,
+    counts: np.ndarray | None = None,
+) -> tuple[list[list[Stack]], PackReport]:
+    """Trajectories to stacks of micro-batches: one list of stacks (shortest bucket first) per minibatch.
+
+    Args:
+      advantages: one float for each trajectory.
+      minibatches: optimiser steps that share the trajectories out among them.
+      counts: int32[minibatches, buckets] agreed with the other processes (at least `assign(...).counts`); None where
+        there are none.
+
+    Raises:
+      ValueError: see `assign`; or as many advantages as trajectories were not given.
+    """
+    if len(advantages) != len(trajectories):
+        raise ValueError(f"{len(advantages)} advantages for {len(trajectories)} trajectories; give one for each")
+    plan = assign(trajectories, config, minibatches=minibatches)
+    counts = plan.counts if counts is None else np.asarray(counts)
+    out, packed, capacity = [], [], 0
+    for rows, needed in zip(plan.rows, counts, strict=True):
+        stacks = []
+        for indices, length, count in zip(rows, config.lengths, needed, strict=True):
+            if count:
+                local = config.local_rows(length)
+                chosen = [trajectories[i] for i in indices]
+                stacks.append(_stack(chosen, [advantages[i] for i in indices], length, local, int(count)))
+                capacity += int(count) * local * length
+                packed += chosen
+        out.append(stacks)
+    report = PackReport(
+        packed=len(packed),
+        too_long=plan.too_long,
+        zero_weight=plan.zero_weight,
+        empty=plan.empty,
+        tokens=sum(len(t.tokens) for t in packed),
+        capacity=capacity,
+    )
+    return out, report

@@ -1,0 +1,102 @@
+"""Log-probabilities of tokens without the B x T x V logits ever existing as a whole.
+
+Axes: B rows, T tokens, C tokens of one chunk, D embedding, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from spade_jax.policy.decoder import Decoder
+
+
+def chunked_logprobs(
+    head: Callable[[jax.Array], jax.Array],
+    hidden_BxTxD: jax.Array,
+    tokens_BxT: jax.Array,
+    temperature_B: jax.Array | None = None,
+    *,
+    chunk: int = 64,
+    with_entropy: bool = True,
+) -> tuple[jax.Array, jax.Array]:
+    """log p(tokens[t] | tokens[:t]) with p = softmax(logits / temperature), and the entropy of that distribution.
+
+    The vocabulary axis is visited `chunk` time steps at a time, and recomputed in the backward pass, so that the
+    peak is B * chunk * V floats whatever T is.
+
+    Args:
+      head: hidden [..., D] -> float32 logits [..., V].
+      hidden_BxTxD: final hidden states; position t predicts token t + 1.
+      temperature_B: float32[B], positive; None means 1.
+      with_entropy: False skips the entropy, and returns zeros for it.
+
+    Returns:
+      float32[B, T] log-probs and float32[B, T] entropies in nats; index 0, which nothing predicts, is 0 in both.
+      The entropy carries no gradient.
+    """
+    B, T, _ = hidden_BxTxD.shape
+    chunk = min(chunk, T)
+    chunks = -(-T // chunk)
+    # Position t is scored against token t + 1; the last one, and the filling of the last chunk, are cut off below.
+    targets_BxT = jnp.pad(tokens_BxT[:, 1:], ((0, 0), (0, 1)))
+
+    def split(x: jax.Array) -> jax.Array:
+        x = jnp.pad(x, ((0, 0), (0, chunks * chunk - T)) + ((0, 0),) * (x.ndim - 2))
+        return jnp.moveaxis(x.reshape(B, chunks, chunk, *x.shape[2:]), 1, 0)
+
+    @jax.checkpoint
+    def score(h_BxCxD: jax.Array, y_BxC: jax.Array) -> tuple[jax.Array, jax.Array]:
+        logits_BxCxV = head(h_BxCxD).astype(jnp.float32)
+        if temperature_B is not None:
+            logits_BxCxV = logits_BxCxV / temperature_B[:, None, None]
+        lse_BxC = jax.nn.logsumexp(logits_BxCxV, axis=-1)
+        # A comparison rather than a gather: its gradient fuses, and it stays local when V is sharded.
+        hit_BxCxV = lax.broadcasted_iota(jnp.int32, logits_BxCxV.shape, 2) == y_BxC[..., None]
+        logp_BxC = jnp.sum(jnp.where(hit_BxCxV, logits_BxCxV, 0.0), axis=-1) - lse_BxC
+        if not with_entropy:
+            return logp_BxC, jnp.zeros_like(logp_BxC)
+        frozen_BxCxV, frozen_BxC = lax.stop_gradient(logits_BxCxV), lax.stop_gradient(lse_BxC)
+        p_BxCxV = jnp.exp(frozen_BxCxV - frozen_BxC[..., None])
+        # p = 0 times a logit of -inf (a masked piece) is 0 here, not NaN.
+        mean_BxC = jnp.sum(jnp.where(p_BxCxV > 0, p_BxCxV * frozen_BxCxV, 0.0), axis=-1)
+        return logp_BxC, frozen_BxC - mean_BxC
+
+    with jax.named_scope("logprobs"):
+        _, (logp, entropy) = lax.scan(lambda c, x: (c, score(*x)), None, (split(hidden_BxTxD), split(targets_BxT)))
+
+    def join(x: jax.Array) -> jax.Array:
+        x_BxT = jnp.moveaxis(x, 0, 1).reshape(B, chunks * chunk)[:, : T - 1]
+        return jnp.pad(x_BxT, ((0, 0), (1, 0)))
+
+    return join(logp), join(entropy)
+
+
+def model_logprobs(
+    model: Decoder,
+    params: Any,
+    tokens_BxT: jax.Array,
+    positions_BxT: jax.Array,
+    temperature_B: jax.Array | None = None,
+    *,
+    chunk: int = 64,
+    with_entropy: bool = True,
+) -> tuple[jax.Array, jax.Array]:
+    """`chunked_logprobs` of a decoder's own forward pass: the one scorer of training and of pi_old.
+
+    Args:
+      tokens_BxT, positions_BxT: int32[B, T], left-aligned rows.
+    """
+    hidden_BxTxD, _ = model.apply({"params": params}, tokens_BxT, positions_BxT)
+    return chunked_logprobs(
+        lambda h: model.apply({"params": params}, h, method="head"),
+        hidden_BxTxD,
+        tokens_BxT,
+        temperature_B,
+        chunk=chunk,
+        with_entropy=with_entropy,
+    )

@@ -1,0 +1,187 @@
+"""The train state and the optimiser: shapes first, then shardings, then one jit that makes every leaf.
+
+Nothing here exists unsharded, not even for a moment, and every leaf (the key too) is a global array made inside a
+jit: that is what checkpoints across processes need.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, PartitionSpec
+
+from spade_jax.learner import partitioning
+from spade_jax.policy.decoder import Decoder
+from spade_jax.policy.params import init_params, logical_specs
+
+
+class TrainState(NamedTuple):
+    """All that an update reads and writes; a pytree of global arrays.
+
+    Attributes:
+      params: plain dict of the policy's parameters.
+      opt_state: the optimiser's state.
+      step: int32[], updates made so far; the version that stamps sampled tokens.
+      key: typed PRNG key of the run.
+      baselines: float32[K], the `ema` estimator's table.
+    """
+
+    params: Any
+    opt_state: Any
+    step: jax.Array
+    key: jax.Array
+    baselines: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW with warm-up and global-norm clipping.
+
+    Attributes:
+      learning_rate: the peak.
+      schedule: "constant", or "cosine" to `final_fraction` of the peak at `total_steps`.
+      warmup_steps: linear warm-up from 0, in optimiser steps.
+      total_steps: length of a cosine schedule in optimiser steps, warm-up included.
+      b1, b2, eps: Adam's.
+      weight_decay: decoupled; matrices only, never norms or biases.
+      clip_norm: largest global gradient norm; 0 clips nothing.
+    """
+
+    learning_rate: float = 1e-6
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    total_steps: int = 0
+    final_fraction: float = 0.1
+    b1: float = 0.9
+    b2: float = 0.98
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
+
+
+def make_schedule(config: OptimizerConfig) -> optax.Schedule:
+    """Optimiser step -> learning rate.
+
+    Raises:
+      ValueError: an unknown schedule, or a cosine that ends within its warm-up.
+    """
+    peak = config.learning_rate
+    if config.schedule == "cosine":
+        if config.total_steps <= config.warmup_steps:
+            raise ValueError(
+                f"optimizer.total_steps={config.total_steps} leaves no step after "
+                f"optimizer.warmup_steps={config.warmup_steps}; raise total_steps"
+            )
+        body = optax.cosine_decay_schedule(peak, config.total_steps - config.warmup_steps, config.final_fraction)
+    elif config.schedule == "constant":
+        body = optax.constant_schedule(peak)
+    else:
+        raise ValueError(f"optimizer.schedule={config.schedule!r} is unknown; use 'constant' or 'cosine'")
+    if not config.warmup_steps:
+        return body
+    # The first step is at peak / warmup_steps: a step at rate 0 would be wasted.
+    ramp = optax.linear_schedule(peak / config.warmup_steps, peak, max(config.warmup_steps - 1, 1))
+    return optax.join_schedules([ramp, body], [config.warmup_steps])
+
+
+def decay_mask(model: Decoder) -> Any:
+    """True for the parameters that weight decay shrinks: those with two or more axes besides the layer stack."""
+    return jax.tree.map(
+        lambda spec: sum(name != "layers" for name in spec) >= 2,
+        logical_specs(model),
+        is_leaf=lambda x: isinstance(x, PartitionSpec),
+    )
+
+
+def make_optimizer(config: OptimizerConfig, model: Decoder) -> optax.GradientTransformation:
+    """AdamW over fp32 master weights, as `config` says."""
+    adamw = optax.adamw(
+        make_schedule(config),
+        b1=config.b1,
+        b2=config.b2,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        mask=decay_mask(model),
+    )
+    return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw) if config.clip_norm else adamw
+
+
+def abstract_params(model: Decoder) -> Any:
+    """The parameter tree as shapes and dtypes; allocates nothing."""
+    return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+
+
+def param_shardings(model: Decoder, mesh: Mesh, rules: partitioning.Rules = partitioning.DEFAULT_RULES) -> Any:
+    """NamedShardings of the policy's parameters (and of gradients, and of each Adam moment)."""
+    return partitioning.tree_shardings(logical_specs(model), abstract_params(model), mesh, rules)
+
+
+def state_shardings(
+    model: Decoder,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    rules: partitioning.Rules = partitioning.DEFAULT_RULES,
+) -> TrainState:
+    """A TrainState of NamedShardings: moments follow their parameter, the rest is replicated."""
+    params = param_shardings(model, mesh, rules)
+    whole = partitioning.replicated(mesh)
+    opt_state = optax.tree_utils.tree_map_params(
+        optimizer,
+        lambda _, sharding: sharding,
+        jax.eval_shape(optimizer.init, abstract_params(model)),
+        params,
+        transform_non_params=lambda _: whole,
+    )
+    return TrainState(params, opt_state, whole, whole, whole)
+
+
+def init_state(
+    model: Decoder,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    *,
+    seed: int,
+    num_baselines: int = 1,
+    params: Any = None,
+    rules: partitioning.Rules = partitioning.DEFAULT_RULES,
+) -> TrainState:
+    """A fresh sharded train state.
+
+    Args:
+      params: host arrays of a trained policy to start from (every process passes the same); None draws new ones.
+
+    Raises:
+      ValueError: the tree or a shape of `params` is not this model's.
+    """
+    shardings = state_shardings(model, optimizer, mesh, rules)
+    shapes = abstract_params(model)
+
+    def build(params: Any) -> TrainState:
+        key = jax.random.key(seed)
+        if params is None:
+            params = init_params(model, key)
+        params = jax.tree.map(lambda p, s: p.astype(s.dtype), params, shapes)
+        baselines = jnp.zeros((num_baselines,), jnp.float32)
+        return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), key, baselines)
+
+    with partitioning.activate(mesh, rules):
+        if params is None:
+            return jax.jit(lambda: build(None), out_shardings=shardings)()
+        _check_like(params, shapes)
+        on_device = partitioning.global_copies(mesh, params, shardings.params)
+        return jax.jit(build, in_shardings=(shardings.params,), out_shardings=shardings)(on_device)
+
+
+def _check_like(params: Any, shapes: Any) -> None:
+    given = {jax.tree_util.keystr(k): tuple(v.shape) for k, v in jax.tree_util.tree_leaves_with_path(params)}
+    wanted = {jax.tree_util.keystr(k): tuple(v.shape) for k, v in jax.tree_util.tree_leaves_with_path(shapes)}
+    for name in sorted(given.keys() | wanted.keys()):
+        if given.get(name) != wanted.get(name):
+            raise ValueError(
+                f"parameter {name} has shape {given.get(name)} but the model needs {wanted.get(name)}; "
+                "load weights that were saved with this model config"
+            )

@@ -1,0 +1,175 @@
+"""Prefill, decode and row copies: pure functions on a cache of slots.
+
+A slot's row of the cache is left-aligned: index c holds the keys and values of the
+conversation's token c. Each function works on the first `window` positions only, a
+power of two that covers the live tokens, so cost follows live length, not the limit.
+
+Axis legend: S slots, C context, R rows of a prefill, P tokens per row of it, W steps.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from spade_jax.policy import Decoder, KVCache, join_layers, split_layers, unrolled_params
+from spade_jax.sampler.sampling import SamplingArrays, draw
+
+Cache = tuple[KVCache, ...]  # one per layer: a decode step then updates each in place
+
+
+class SlotState(NamedTuple):
+    """What a decode block needs to know of every slot.
+
+    Attributes:
+      token: int32[S], the conversation's last token; not in the cache yet.
+      position: int32[S], its index in the conversation.
+      remaining: int32[S], tokens still to draw; 0 for an idle slot.
+      seed: uint32[S, 2], hash of the conversation's id.
+      settings: how to draw.
+    """
+
+    token: np.ndarray | jax.Array
+    position: np.ndarray | jax.Array
+    remaining: np.ndarray | jax.Array
+    seed: np.ndarray | jax.Array
+    settings: SamplingArrays
+
+
+def _constrain(cache: Cache, sharding: jax.sharding.Sharding | None) -> Cache:
+    return cache if sharding is None else jax.lax.with_sharding_constraint(cache, sharding)
+
+
+def _read(cache: Cache, window: int, rows: jax.Array | slice = slice(None)) -> Cache:
+    """The first `window` positions of some rows (all by default)."""
+    if isinstance(rows, slice) and window == cache[0].context:
+        return cache
+    return tuple(KVCache(layer.k[rows, :, :, :window], layer.v[rows, :, :window]) for layer in cache)
+
+
+def _write(cache: Cache, window: int, part: Cache, rows: jax.Array | slice = slice(None)) -> Cache:
+    """Inverse of `_read`; a row index beyond the cache (padding) writes nothing."""
+    if isinstance(rows, slice) and window == cache[0].context:
+        return part
+    return tuple(
+        KVCache(
+            k=layer.k.at[rows, :, :, :window].set(new.k, mode="drop"),
+            v=layer.v.at[rows, :, :window].set(new.v, mode="drop"),
+        )
+        for layer, new in zip(cache, part, strict=True)
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("model", "window", "sharding"), donate_argnames="cache")
+def prefill(
+    model: Decoder,
+    params: Any,
+    cache: Cache,
+    tokens_RxP: jax.Array,
+    slots_R: jax.Array,
+    starts_R: jax.Array,
+    counts_R: jax.Array,
+    *,
+    window: int,
+    sharding: jax.sharding.Sharding | None = None,
+) -> Cache:
+    """Writes keys and values of the next tokens of some conversations.
+
+    Args:
+      model: the scanned decoder.
+      params: its parameters.
+      cache: per-layer caches of all slots; donated.
+      tokens_RxP: int32[R, P], padded on the right.
+      slots_R: int32[R], distinct; >= S for a padding row.
+      starts_R: int32[R], position of each row's first token.
+      counts_R: int32[R], number of real tokens of each row.
+      window: cache positions in use, at least max(starts + counts).
+      sharding: of every cache leaf, or None off a mesh.
+    """
+    column = jnp.arange(tokens_RxP.shape[1])
+    positions = jnp.where(column < counts_R[:, None], starts_R[:, None] + column, window)
+    rows = join_layers(_read(cache, window, slots_R))
+    _, rows = model.apply({"params": params}, tokens_RxP, positions, rows)
+    return _constrain(_write(cache, window, split_layers(rows), slots_R), sharding)
+
+
+@functools.partial(jax.jit, static_argnames=("window", "sharding"), donate_argnames="cache")
+def copy_rows(
+    cache: Cache,
+    sources_R: jax.Array,
+    targets_R: jax.Array,
+    *,
+    window: int,
+    sharding: jax.sharding.Sharding | None = None,
+) -> Cache:
+    """Copies the first `window` positions of rows `sources` to rows `targets` (>= S: padding); cache is donated."""
+    return _constrain(_write(cache, window, _read(cache, window, sources_R), targets_R), sharding)
+
+
+@functools.partial(
+    jax.jit, static_argnames=("model", "steps", "window", "stop_token", "sharding"), donate_argnames="cache"
+)
+def decode_block(
+    model: Decoder,
+    params: Any,
+    cache: Cache,
+    state: SlotState,
+    run_key: jax.Array,
+    *,
+    steps: int,
+    window: int,
+    stop_token: int,
+    sharding: jax.sharding.Sharding | None = None,
+) -> tuple[Cache, jax.Array, jax.Array]:
+    """Draws up to `steps` tokens in every busy slot; ends early when no slot is busy.
+
+    The key of a token is folded from the run's key, the conversation's seed and the
+    token's position, so that a draw depends on neither slot, batch nor timing.
+
+    Args:
+      model: the decoder with `unrolled=True`.
+      params: the *scanned* decoder's parameters; unrolled here, once per block.
+      cache: per-layer caches of all slots; donated.
+      state: the slots.
+      run_key: key of the run.
+      steps: W.
+      window: cache positions in use, at least max(position + min(steps, remaining)) over busy slots.
+      stop_token: ends a response.
+      sharding: of every cache leaf, or None off a mesh.
+
+    Returns:
+      (cache, int32[S, W] tokens with -1 where none was drawn, float32[S, W] log-probs).
+    """
+    params = unrolled_params(params, model.config.num_layers)
+    fold = jax.vmap(jax.random.fold_in)
+    keys_S = fold(fold(jnp.broadcast_to(run_key, state.token.shape), state.seed[:, 0]), state.seed[:, 1])
+
+    def busy(carry):
+        step, _, _, _, remaining, _, _ = carry
+        return (step < steps) & jnp.any(remaining > 0)
+
+    def advance(carry):
+        step, live, token, position, remaining, tokens, logps = carry
+        active = remaining > 0
+        # An idle slot's query stands outside the window: it writes nothing and its output is unused.
+        at = jnp.where(active, position, window)[:, None]
+        hidden, live = model.apply({"params": params}, token[:, None], at, live)
+        logits = model.apply({"params": params}, hidden[:, 0], method="head")
+        uniform = jax.vmap(jax.random.uniform)(fold(keys_S, position + 1))
+        drawn, logp = draw(logits, state.settings, uniform)
+        tokens = tokens.at[:, step].set(jnp.where(active, drawn, -1))
+        logps = logps.at[:, step].set(jnp.where(active, logp, 0.0))
+        token = jnp.where(active, drawn, token)
+        position = position + active
+        remaining = jnp.where(active & (drawn != stop_token), remaining - 1, 0)
+        return step + 1, live, token, position, remaining, tokens, logps
+
+    slots = state.token.shape[0]
+    outputs = jnp.full((slots, steps), -1, jnp.int32), jnp.zeros((slots, steps), jnp.float32)
+    carry = (0, _read(cache, window), state.token, state.position, state.remaining, *outputs)
+    _, live, _, _, _, tokens, logps = jax.lax.while_loop(busy, advance, carry)
+    return _constrain(_write(cache, window, live), sharding), tokens, logps

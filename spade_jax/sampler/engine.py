@@ -1,0 +1,458 @@
+"""The host side of sampling: conversations, slots, admission, and the loop around the device functions.
+
+Single-threaded. `step` admits waiting conversations, prefills what is new, draws one
+block of tokens in all busy slots and hands back what finished; between two steps the
+caller collects environment replies, submits, closes, and may swap the weights.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import heapq
+import time
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from spade_jax.policy import Decoder, cast_params, init_cache, split_layers
+from spade_jax.sampler.decode import SlotState, copy_rows, decode_block, prefill
+from spade_jax.sampler.sampling import SamplingConfig, pack
+
+# Shapes of the prefill: few, because each pair costs a compilation, yet near what is needed,
+# because padding costs as much as tokens. Long prompts go through in several chunks.
+_CHUNKS = (32, 128, 512)
+_ROWS = (4, 16, 64)
+_MAX_TOKENS = 8192  # rows x chunk of one call, which bounds its activations
+_MIN_WINDOW = 256
+_MIN_SHARED = 16  # a shorter common prefix is cheaper to compute than to copy
+
+
+@dataclasses.dataclass(frozen=True)
+class Response:
+    """What one submit led to.
+
+    Attributes:
+      handle: the conversation.
+      tokens: int32[R] tokens drawn, with the stop token if it was drawn.
+      logp: float32[R] log-probs under the distribution each token was drawn from.
+      versions: int32[R] version of the weights that drew each token.
+      stopped: the stop token was drawn.
+      out_of_context: the response was cut, or could not begin, because the
+        conversation fills its context.
+      stale_cache: some token attended to keys and values of older weights
+        (only with on_swap="stale").
+    """
+
+    handle: int
+    tokens: np.ndarray
+    logp: np.ndarray
+    versions: np.ndarray
+    stopped: bool
+    out_of_context: bool
+    stale_cache: bool = False
+
+
+@dataclasses.dataclass
+class Counters:
+    """Running totals since the engine was made, or since `Engine.take_counters`.
+
+    Attributes:
+      sampled_tokens: tokens drawn.
+      prefilled_tokens: prompt tokens computed (padding not counted).
+      copied_tokens: prompt tokens taken over from a conversation with the same prefix.
+      slot_steps: decode steps times slots.
+      prefill_seconds: wall time of prefills and copies.
+      decode_seconds: wall time of decode blocks.
+      compilations: distinct shapes that the device functions were called with.
+    """
+
+    sampled_tokens: int = 0
+    prefilled_tokens: int = 0
+    copied_tokens: int = 0
+    slot_steps: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    compilations: int = 0
+
+    @property
+    def occupancy(self) -> float:
+        """Share of slot steps that drew a token; 0 before the first."""
+        return self.sampled_tokens / max(1, self.slot_steps)
+
+
+@dataclasses.dataclass
+class _Request:
+    """An unfinished response."""
+
+    budget: int  # tokens it may draw in all
+    capped: bool  # the budget is what the context leaves, not what was asked for
+    tokens: list[int] = dataclasses.field(default_factory=list)
+    logp: list[float] = dataclasses.field(default_factory=list)
+    versions: list[int] = dataclasses.field(default_factory=list)
+    stale: bool = False
+
+
+@dataclasses.dataclass
+class _Conversation:
+    handle: int
+    seed: np.ndarray  # uint32[2]
+    sampling: SamplingConfig
+    group: str | None
+    tokens: np.ndarray  # int32[C]; the first `length` are the conversation
+    length: int = 0
+    cached: int = 0  # leading tokens whose keys and values are in the slot's row
+    cache_version: int = -1  # oldest version of the weights that computed any of them
+    slot: int | None = None
+    request: _Request | None = None
+
+    @property
+    def pending(self) -> int:
+        """Tokens to prefill; the last token is not among them, because the decode step feeds it."""
+        return self.length - 1 - self.cached
+
+
+def conversation_seed(conversation_id: str) -> np.ndarray:
+    """uint32[2]: the first 8 bytes of the id's SHA-256."""
+    digest = hashlib.sha256(conversation_id.encode()).digest()
+    return np.frombuffer(digest[:8], ">u4").astype(np.uint32)
+
+
+def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
+    """Number of leading tokens that two token arrays share."""
+    n = min(len(a), len(b))
+    differs = np.flatnonzero(a[:n] != b[:n])
+    return int(differs[0]) if differs.size else n
+
+
+def _bucket(value: int, sizes: tuple[int, ...]) -> int:
+    """The smallest size that holds `value`, or the largest there is."""
+    return next((size for size in sizes if size >= value), sizes[-1])
+
+
+class Engine:
+    """Draws responses for many conversations on a fixed number of slots.
+
+    A conversation takes a slot at its first submit (first come, first served) and keeps
+    it until `close`, so that a later turn computes its new tokens only. The same calls in
+    the same order give the same results; what a conversation draws depends on its id,
+    its tokens and the weights, not on the others.
+
+    Args:
+      model: the scanned decoder.
+      params: its parameters. The engine keeps a reference: after an update that donates
+        these buffers, call `set_params` before the next `step`.
+      slots: conversations in progress at a time.
+      context: most tokens of a conversation.
+      block: tokens drawn per slot and step.
+      stop_token: id that ends a response.
+      run_seed: seed of all draws.
+      mesh: slots are split over its "data" axis where that divides them.
+      cache_dtype: precision of keys and values.
+      on_swap: what `set_params` does with keys and values of the old weights: "reprefill"
+        computes them anew, "stale" keeps them and marks the responses.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        params: Any,
+        *,
+        slots: int,
+        context: int,
+        block: int,
+        stop_token: int,
+        run_seed: int,
+        mesh: jax.sharding.Mesh | None = None,
+        cache_dtype: str = "float32",
+        on_swap: Literal["reprefill", "stale"] = "reprefill",
+    ):
+        for name, value, least in (("slots", slots, 1), ("context", context, 2), ("block", block, 1)):
+            if value < least:
+                raise ValueError(f"sampler.{name}={value} is too small; use at least {least}.")
+        if on_swap not in ("reprefill", "stale"):
+            raise ValueError(f"sampler.on_swap={on_swap!r} is unknown; use 'reprefill' or 'stale'.")
+        self.counters = Counters()
+        self._model = model
+        self._decoder = Decoder(model.config, unrolled=True)
+        self._slots = slots
+        self._context = context
+        self._block = block
+        self._stop_token = stop_token
+        self._run_key = jax.random.key(run_seed)
+        self._mesh = mesh
+        self._on_swap = on_swap
+        self._sharding = None
+        if mesh is not None:
+            split = "data" in mesh.axis_names and slots % mesh.shape["data"] == 0
+            self._sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data" if split else None))
+        make = jax.jit(
+            lambda: split_layers(init_cache(model.config, slots, context, cache_dtype)), out_shardings=self._sharding
+        )
+        self._cache = make()
+        self._conversations: dict[int, _Conversation] = {}
+        self._next_handle = 0
+        self._free = list(range(slots))  # a heap: lowest slot first
+        self._waiting: collections.deque[int] = collections.deque()
+        self._finished: list[Response] = []
+        self._shapes: set[tuple] = set()
+        self.set_params(params, 0)
+
+    # ---- the caller's side ----
+
+    @property
+    def busy(self) -> bool:
+        """Whether a submitted request is unfinished, or its response not yet handed out by `step`."""
+        return bool(self._finished) or any(c.request for c in self._conversations.values())
+
+    def take_counters(self) -> Counters:
+        """The totals since the last call (`compilations`: since the engine was made)."""
+        taken, self.counters = self.counters, Counters(compilations=self.counters.compilations)
+        return taken
+
+    @property
+    def version(self) -> int:
+        """Version of the weights in use."""
+        return self._version
+
+    def set_params(self, params: Any, version: int) -> None:
+        """Swaps the weights between two steps; tokens drawn from now on carry `version`."""
+        self._params = cast_params(params, self._model.config.dtype)
+        self._version = version
+        if self._on_swap == "reprefill":
+            for conversation in self._conversations.values():
+                conversation.cached = 0
+
+    def open(self, conversation_id: str, sampling: SamplingConfig, group: str | None = None) -> int:
+        """Begins a conversation and returns its handle.
+
+        Args:
+          conversation_id: seeds the draws; two conversations with one id and the same
+            tokens draw the same responses.
+          sampling: how to draw.
+          group: conversations of one group are searched for a common prefix.
+        """
+        handle = self._next_handle
+        self._next_handle += 1
+        tokens = np.zeros(self._context, np.int32)
+        self._conversations[handle] = _Conversation(handle, conversation_seed(conversation_id), sampling, group, tokens)
+        return handle
+
+    def submit(self, handle: int, tokens: np.ndarray, max_new_tokens: int) -> None:
+        """Appends prompt tokens to a conversation and asks for a response of at most `max_new_tokens`.
+
+        Where the prompt leaves no room for a single new token, the response is empty with
+        `out_of_context` set, and the prompt is not appended.
+
+        Raises:
+          ValueError: the conversation has an unfinished request or no token at all, or
+            max_new_tokens < 1.
+        """
+        c = self._conversations[handle]
+        tokens = np.asarray(tokens, np.int32).reshape(-1)
+        if c.request is not None:
+            raise ValueError(f"Conversation {handle} has an unfinished request; wait for its response.")
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens={max_new_tokens} asks for nothing; use at least 1.")
+        length = c.length + len(tokens)
+        if length == 0:
+            raise ValueError(f"Conversation {handle} is empty; submit at least one token.")
+        room = self._context - length
+        if room < 1:
+            nothing = _Request(budget=0, capped=True)
+            self._finished.append(self._response(c, nothing))
+            return
+        c.tokens[c.length : length] = tokens
+        c.length = length
+        c.request = _Request(budget=min(max_new_tokens, room), capped=max_new_tokens > room)
+        if c.slot is None:
+            self._waiting.append(handle)
+
+    def length(self, handle: int) -> int:
+        """Tokens of the conversation so far, prompts and responses."""
+        return self._conversations[handle].length
+
+    def close(self, handle: int) -> None:
+        """Ends a conversation, with its unfinished request if any, and frees its slot."""
+        c = self._conversations.pop(handle)
+        if c.slot is not None:
+            heapq.heappush(self._free, c.slot)
+        elif c.request is not None:
+            self._waiting.remove(handle)
+
+    def step(self) -> list[Response]:
+        """Admits, prefills, draws one block; returns the finished responses, in the order of their handles."""
+        with jax.set_mesh(self._mesh) if self._mesh is not None else contextlib.nullcontext():
+            while self._waiting and self._free:
+                self._conversations[self._waiting.popleft()].slot = heapq.heappop(self._free)
+            active = [c for c in self._conversations.values() if c.request is not None and c.slot is not None]
+            if active:
+                self._prefill(active)
+                self._decode(active)
+        finished, self._finished = self._finished, []
+        return sorted(finished, key=lambda response: response.handle)
+
+    # ---- the device's side ----
+
+    def _window(self, length: int) -> int:
+        """The power of two that covers `length` cache positions, within the context."""
+        return min(self._context, max(_MIN_WINDOW, 1 << (length - 1).bit_length()))
+
+    def _count_shape(self, *shape: Any) -> None:
+        self._shapes.add(shape)
+        self.counters.compilations = len(self._shapes)
+
+    def _prefill(self, active: list[_Conversation]) -> None:
+        """Brings the rows of all active conversations up to their last token but one."""
+        begin = time.perf_counter()
+        todo = [c for c in active if c.pending > 0]
+        if not todo:
+            return
+        # Where several rows of a group are to be filled, the first is computed and the others copy from it.
+        donors = self._donors(todo)
+        self._compute([c for c in todo if c.handle not in donors])
+        copies = []
+        for c in todo:
+            donor = donors.get(c.handle)
+            if donor is not None:
+                shared = common_prefix(c.tokens[: c.length - 1], donor.tokens[: donor.cached])
+                copies.append((donor.slot, c.slot, shared))
+                c.cached, c.cache_version = shared, donor.cache_version
+                self.counters.copied_tokens += shared
+        self._copy(copies)
+        self._compute([c for c in todo if c.handle in donors])
+        jax.block_until_ready(self._cache)
+        self.counters.prefill_seconds += time.perf_counter() - begin
+
+    def _donors(self, todo: list[_Conversation]) -> dict[int, _Conversation]:
+        """For each conversation that can save work by it, the member of its group to copy a prefix from.
+
+        A donor has been computed with the present weights already, or is itself on the list
+        without a donor of its own.
+        """
+        members: dict[str, list[_Conversation]] = collections.defaultdict(list)
+        for c in self._conversations.values():
+            if c.group is not None and c.cached and c.cache_version == self._version:
+                members[c.group].append(c)
+        donors = {}
+        for c in todo:
+            if c.group is None or c.cached:
+                continue
+            best, best_shared = None, _MIN_SHARED - 1
+            for other in members[c.group]:
+                usable = other.length - 1 if other.request is not None else other.cached
+                shared = common_prefix(c.tokens[: c.length - 1], other.tokens[:usable])
+                if shared > best_shared:
+                    best, best_shared = other, shared
+            if best is not None:
+                donors[c.handle] = best
+            else:
+                members[c.group].append(c)
+        return donors
+
+    def _compute(self, todo: list[_Conversation]) -> None:
+        """Prefills in chunks; rows with about the same number of pending tokens share a call."""
+        while todo := [c for c in todo if c.pending > 0]:
+            by_chunk: dict[int, list[_Conversation]] = collections.defaultdict(list)
+            for c in todo:
+                # The largest chunk that would be more than half full.
+                by_chunk[max((s for s in _CHUNKS if c.pending > s // 2), default=_CHUNKS[0])].append(c)
+            for chunk, rows in sorted(by_chunk.items()):
+                most = min(_ROWS[-1], _MAX_TOKENS // chunk)
+                for first in range(0, len(rows), most):
+                    self._compute_chunk(rows[first : first + most], chunk)
+
+    def _compute_chunk(self, rows: list[_Conversation], chunk: int) -> None:
+        count = _bucket(len(rows), _ROWS)
+        tokens = np.zeros((count, chunk), np.int32)
+        slots = np.arange(self._slots, self._slots + count, dtype=np.int32)  # beyond the cache: padding
+        starts, counts = np.zeros(count, np.int32), np.zeros(count, np.int32)
+        for i, c in enumerate(rows):
+            n = min(c.pending, chunk)
+            tokens[i, :n] = c.tokens[c.cached : c.cached + n]
+            slots[i], starts[i], counts[i] = c.slot, c.cached, n
+            c.cache_version = min(c.cache_version, self._version) if c.cached else self._version
+            c.cached += n
+            self.counters.prefilled_tokens += n
+        window = self._window(int(np.max(starts + counts)))
+        self._count_shape("prefill", count, chunk, window)
+        self._cache = prefill(
+            self._model, self._params, self._cache, tokens, slots, starts, counts, window=window, sharding=self._sharding
+        )
+
+    def _copy(self, copies: list[tuple[int, int, int]]) -> None:
+        for first in range(0, len(copies), _ROWS[-1]):
+            part = copies[first : first + _ROWS[-1]]
+            count = _bucket(len(part), _ROWS)
+            sources = np.zeros(count, np.int32)
+            targets = np.arange(self._slots, self._slots + count, dtype=np.int32)
+            for i, (source, target, _) in enumerate(part):
+                sources[i], targets[i] = source, target
+            window = self._window(max(shared for _, _, shared in part))
+            self._count_shape("copy", count, window)
+            self._cache = copy_rows(self._cache, sources, targets, window=window, sharding=self._sharding)
+
+    def _decode(self, active: list[_Conversation]) -> None:
+        """Draws one block and gives its tokens to their conversations."""
+        begin = time.perf_counter()
+        idle = SamplingConfig()
+        settings = [idle] * self._slots
+        token, position, remaining = (np.zeros(self._slots, np.int32) for _ in range(3))
+        seed = np.zeros((self._slots, 2), np.uint32)
+        for c in active:
+            s = c.slot
+            settings[s], seed[s] = c.sampling, c.seed
+            token[s], position[s] = c.tokens[c.length - 1], c.length - 1
+            remaining[s] = c.request.budget - len(c.request.tokens)
+        window = self._window(int(np.max(np.where(remaining > 0, position + np.minimum(remaining, self._block), 0))))
+        self._count_shape("decode", window)
+        state = SlotState(token, position, remaining, seed, pack(settings))
+        self._cache, tokens, logps = decode_block(
+            self._decoder,
+            self._params,
+            self._cache,
+            state,
+            self._run_key,
+            steps=self._block,
+            window=window,
+            stop_token=self._stop_token,
+            sharding=self._sharding,
+        )
+        tokens, logps = np.asarray(tokens), np.asarray(logps)
+        drawn_S = np.sum(tokens >= 0, axis=1)
+        for c in active:
+            self._extend(c, tokens[c.slot, : drawn_S[c.slot]], logps[c.slot, : drawn_S[c.slot]])
+        self.counters.sampled_tokens += int(drawn_S.sum())
+        self.counters.slot_steps += int(drawn_S.max()) * self._slots
+        self.counters.decode_seconds += time.perf_counter() - begin
+
+    def _extend(self, c: _Conversation, tokens: np.ndarray, logps: np.ndarray) -> None:
+        request = c.request
+        n = len(tokens)
+        c.tokens[c.length : c.length + n] = tokens
+        c.length += n
+        # Each draw wrote the token it was drawn from; the last one drawn is not in the cache.
+        request.stale |= c.cached > 0 and c.cache_version < self._version
+        c.cache_version = min(c.cache_version, self._version) if c.cached else self._version
+        c.cached = c.length - 1
+        request.tokens.extend(tokens.tolist())
+        request.logp.extend(logps.tolist())
+        request.versions.extend([self._version] * n)
+        if request.tokens[-1] == self._stop_token or len(request.tokens) == request.budget:
+            self._finished.append(self._response(c, request))
+            c.request = None
+
+    def _response(self, c: _Conversation, request: _Request) -> Response:
+        stopped = bool(request.tokens) and request.tokens[-1] == self._stop_token
+        return Response(
+            handle=c.handle,
+            tokens=np.array(request.tokens, np.int32),
+            logp=np.array(request.logp, np.float32),
+            versions=np.array(request.versions, np.int32),
+            stopped=stopped,
+            out_of_context=request.capped and not stopped,
+            stale_cache=request.stale,
+        )

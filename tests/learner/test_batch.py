@@ -1,0 +1,129 @@
+"""Packing: fixed shapes, nothing lost silently."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spade_jax.learner.batch import BucketConfig, assign_buckets, bucket_lengths, pack
+from spade_jax.structs import Trajectory
+
+
+def trajectory(length, *, mark=0, weight=1.0, temperature=1.0, spoken=True):
+    mask = np.zeros(length, bool)
+    mask[-2:] = spoken
+    return Trajectory(
+        tokens=np.arange(length, dtype=np.int32) + 1,
+        loss_mask=mask,
+        behaviour_logp=np.where(mask, -1.0, 0.0).astype(np.float32),
+        role=1,
+        group=0,
+        episode_return=0.0,
+        temperature=temperature,
+        version=mark,
+        weight=weight,
+    )
+
+
+CONFIG = BucketConfig(lengths=(8, 16, 32), tokens_per_micro_batch=64)
+
+
+def test_bucket_lengths():
+    assert bucket_lengths(128, 1024) == (128, 256, 512, 1024)
+    assert bucket_lengths(128, 300) == (128, 256, 300)
+    assert bucket_lengths(64, 64) == (64,)
+
+
+def test_shapes_depend_on_the_bucket_only():
+    for n in (1, 5, 9):
+        stacks = pack([trajectory(7)] * n, [0.5] * n, CONFIG)[0][0]
+        assert [s.batch.tokens.shape[1:] for s in stacks] == [(8, 8)]
+        assert stacks[0].count == -(-n // 8)
+    assert CONFIG.local_rows(32) == 2
+
+
+def test_micro_batches_are_stacked_to_a_power_of_two():
+    (stacks,), report = pack([trajectory(30)] * 5, [1.0] * 5, CONFIG)
+    assert stacks[0].batch.tokens.shape == (4, 2, 32)
+    assert stacks[0].count == 3
+    assert (report.packed, report.tokens, report.capacity) == (5, 150, 3 * 64)
+    # Dealt round robin: the one filling row is in the last micro-batch that counts.
+    np.testing.assert_array_equal(stacks[0].batch.weight, [[1, 1], [1, 1], [1, 0], [0, 0]])
+
+
+def test_every_trajectory_arrives_whole():
+    lengths = [3, 8, 9, 16, 17, 31, 32, 5, 4, 3, 12]
+    given = [trajectory(t, mark=i) for i, t in enumerate(lengths)]
+    (stacks,), report = pack(given, list(range(len(given))), CONFIG)
+    found = {}
+    for stack in stacks:
+        b = stack.batch
+        for m, r in zip(*np.nonzero(b.weight), strict=True):
+            t = given[b.version[m, r]]
+            n = len(t.tokens)
+            found[int(b.version[m, r])] = n
+            np.testing.assert_array_equal(b.tokens[m, r], np.pad(t.tokens, (0, b.tokens.shape[2] - n)))
+            np.testing.assert_array_equal(np.nonzero(b.loss_mask[m, r])[0], [n - 2, n - 1])
+            np.testing.assert_array_equal(b.behaviour_logp[m, r][:n], t.behaviour_logp)
+            assert b.advantage[m, r] == b.version[m, r]
+            assert b.role[m, r] == 1
+            np.testing.assert_array_equal(b.positions[m, r], np.arange(b.tokens.shape[2]))
+    assert found == dict(enumerate(lengths))
+    assert report.packed == len(lengths)
+
+
+def test_what_is_left_out_is_counted():
+    given = [trajectory(33), trajectory(4, weight=0.0), trajectory(5, spoken=False), trajectory(6)]
+    _, report = pack(given, [1.0] * 4, CONFIG)
+    assert (report.packed, report.too_long, report.zero_weight, report.empty) == (1, 1, 1, 1)
+
+
+def test_a_small_rest_moves_to_the_next_bucket_in_use():
+    # 8 rows of length <= 8 fill a micro-batch; the other 2 ride with the long ones instead of padding 6 rows.
+    assert assign_buckets([8] * 10 + [32] * 2, CONFIG) == [list(range(8)), [], [8, 9, 10, 11]]
+    assert assign_buckets([8] * 2, CONFIG) == [[0, 1], [], []]  # nobody to ride with
+    assert [len(b) for b in assign_buckets([8] * 15 + [32], CONFIG)] == [15, 0, 1]  # too many to ride
+
+
+def test_minibatches_share_the_trajectories_out():
+    minibatches, report = pack([trajectory(7, mark=i) for i in range(6)], [0.0] * 6, CONFIG, minibatches=2)
+    marks = [stacks[0].batch.version[stacks[0].batch.weight > 0].tolist() for stacks in minibatches]
+    assert marks == [[0, 2, 4], [1, 3, 5]]
+    assert report.packed == 6
+
+
+def test_rows_of_a_process():
+    config = BucketConfig(lengths=(8,), tokens_per_micro_batch=100, row_multiple=8, processes=2)
+    assert config.local_rows(8) == 4  # 12 rows rounded down to 8, half of them here
+    (stacks,), _ = pack([trajectory(8)] * 3, [0.0] * 3, config, counts=np.array([[2]]))
+    assert stacks[0].batch.tokens.shape == (2, 4, 8)
+    assert stacks[0].count == 2
+
+
+def test_nothing_to_pack():
+    assert pack([], [], CONFIG)[0] == [[]]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (trajectory(5, temperature=0.0), "trajectory 0 was drawn at temperature 0.0"),
+        (Trajectory(np.zeros(3, np.int32), np.ones(2, bool), np.zeros(3), 0, 0, 0.0), "3 tokens, 2 mask entries"),
+        (
+            Trajectory(np.zeros(2, np.int32), np.ones(2, bool), np.array([0, np.nan]), 0, 0, 0.0),
+            "behaviour log-prob that is not finite",
+        ),
+    ],
+)
+def test_bad_trajectories(bad, message):
+    with pytest.raises(ValueError, match=message):
+        pack([bad], [0.0], CONFIG)
+
+
+def test_bad_config():
+    with pytest.raises(ValueError, match="must ascend"):
+        BucketConfig(lengths=(16, 8), tokens_per_micro_batch=64)
+    with pytest.raises(ValueError, match="not a multiple of 2 processes"):
+        BucketConfig(lengths=(8,), tokens_per_micro_batch=64, row_multiple=1, processes=2)
+    with pytest.raises(ValueError, match="1 advantages for 2 trajectories"):
+        pack([trajectory(4)] * 2, [1.0], CONFIG)

@@ -1,0 +1,98 @@
+"""Chunked log-probs against plain log_softmax."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from spade_jax.learner.logprobs import chunked_logprobs, model_logprobs
+from spade_jax.policy import Decoder, DecoderConfig, init_params
+
+B, T, D, V = 3, 11, 8, 17
+
+
+def problem():
+    keys = jax.random.split(jax.random.key(0), 3)
+    hidden = jax.random.normal(keys[0], (B, T, D))
+    weight = jax.random.normal(keys[1], (D, V))
+    tokens = jax.random.randint(keys[2], (B, T), 0, V)
+    return hidden, weight, tokens, jnp.array([0.6, 1.0, 2.0])
+
+
+def plain(hidden, weight, tokens, temperature):
+    logp = jax.nn.log_softmax(hidden @ weight / temperature[:, None, None])[:, :-1]
+    picked = jnp.take_along_axis(logp, tokens[:, 1:, None], axis=-1)[..., 0]
+    entropy = -jnp.sum(jnp.exp(logp) * logp, axis=-1)
+    return jnp.pad(picked, ((0, 0), (1, 0))), jnp.pad(entropy, ((0, 0), (1, 0)))
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 11, 64])
+def test_equals_log_softmax_with_gradients(chunk):
+    hidden, weight, tokens, temperature = problem()
+    coefficients = jax.random.normal(jax.random.key(1), (B, T))
+
+    def loss(hidden, weight, fn):
+        logp, entropy = fn(hidden, weight)
+        return jnp.sum(logp * coefficients), (logp, entropy)
+
+    def chunked(hidden, weight):
+        return chunked_logprobs(lambda h: h @ weight, hidden, tokens, temperature, chunk=chunk)
+
+    def whole(hidden, weight):
+        return plain(hidden, weight, tokens, temperature)
+
+    got = jax.jit(lambda h, w: jax.grad(loss, (0, 1), has_aux=True)(h, w, chunked))(hidden, weight)
+    want = jax.jit(lambda h, w: jax.grad(loss, (0, 1), has_aux=True)(h, w, whole))(hidden, weight)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_by_hand():
+    # Logits (0, log 3) at temperature 1: p = (1/4, 3/4). At temperature 1/2 they double: p = (1/10, 9/10).
+    logits = jnp.broadcast_to(jnp.array([0.0, jnp.log(3.0)]), (2, 2, 2))
+    logp, entropy = chunked_logprobs(lambda h: h, logits, jnp.array([[0, 1], [1, 0]]), jnp.array([1.0, 0.5]))
+    np.testing.assert_allclose(logp, [[0, np.log(0.75)], [0, np.log(0.1)]], atol=1e-6)
+    np.testing.assert_allclose(entropy, [[0, 0.5623351], [0, 0.3250830]], atol=1e-6)
+
+
+def test_impossible_piece_gives_no_nan():
+    logits = jnp.array([[[0.0, -jnp.inf, 0.0]] * 2])
+    logp, entropy = chunked_logprobs(lambda h: h, logits, jnp.array([[0, 2]]))
+    np.testing.assert_allclose(logp, [[0, np.log(0.5)]], atol=1e-6)
+    np.testing.assert_allclose(entropy, [[0, np.log(2.0)]], atol=1e-6)
+
+
+def test_entropy_carries_no_gradient_and_can_be_skipped():
+    hidden, weight, tokens, temperature = problem()
+    grad = jax.grad(lambda h: chunked_logprobs(lambda x: x @ weight, h, tokens, temperature)[1].sum())(hidden)
+    np.testing.assert_array_equal(grad, 0)
+    _, entropy = chunked_logprobs(lambda x: x @ weight, hidden, tokens, temperature, with_entropy=False)
+    np.testing.assert_array_equal(entropy, 0)
+
+
+def test_logits_never_exist_whole():
+    hidden, weight, tokens, temperature = jnp.zeros((4, 512, D)), jnp.zeros((D, 512)), jnp.zeros((4, 512), int), None
+
+    def loss(h, w):
+        return chunked_logprobs(lambda x: x @ w, h, tokens, temperature, chunk=32)[0].sum()
+
+    stats = jax.jit(jax.grad(loss, (0, 1))).lower(hidden, weight).compile().memory_analysis()
+    whole = 4 * 512 * 512 * 4
+    assert stats.temp_size_in_bytes < whole / 2
+
+
+def test_model_logprobs_are_causal():
+    config = DecoderConfig(
+        vocab_size=V, embed_dim=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, mlp_dim=16
+    )
+    model = Decoder(config)
+    params = init_params(model, jax.random.key(0))
+    tokens = jax.random.randint(jax.random.key(1), (1, T), 0, V)
+    positions = jnp.arange(T)[None]
+    score = jax.jit(lambda t: model_logprobs(model, params, t, positions, chunk=4)[0])
+    base, changed = score(tokens), score(tokens.at[0, 6].set((tokens[0, 6] + 1) % V))
+    np.testing.assert_allclose(base[0, :6], changed[0, :6], atol=1e-6)
+    assert np.abs(base[0, 6:] - changed[0, 6:]).max() > 1e-3
+    assert base[0, 0] == 0

@@ -1,0 +1,180 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from spade_jax import structs
+from spade_jax.learner.logprobs import model_logprobs
+from spade_jax.rollout import episodes as episodes_lib
+from spade_jax.rollout.trajectories import conversation_trajectory
+from spade_jax.sampler import SamplingConfig
+
+# A program whose every observation names the turn, so that a transcript can be checked by eye.
+COUNTER = '''
+class Counter:
+    def __init__(self, max_turns=3, **kwargs):
+        self.max_turns = max_turns
+
+    def reset(self, seed=None):
+        self.turn = 0
+        return f"seed {seed % 10} turn 0", {}
+
+    def step(self, action):
+        self.turn += 1
+        done = self.turn >= self.max_turns
+        return f"turn {self.turn}", 0.25 * self.turn, done, False, {"success": False}
+'''
+SETTINGS = episodes_lib.EpisodeSettings(
+    sampling=SamplingConfig(temperature=1.0), max_turns=5, max_new_tokens=6, context=256, style="tiny"
+)
+
+
+def record(source=COUNTER, class_name="Counter", hint=""):
+    return structs.EnvironmentRecord(id=f"id of {class_name}{hint}", source=source, class_name=class_name, hint=hint)
+
+
+def requests(records, seeds=3):
+    return episodes_lib.paired_requests(records, step=0, first_index=0, seeds=seeds, paired=True)
+
+
+def same_episode(a, b):
+    for x, y in zip(a.turns, b.turns, strict=True):
+        np.testing.assert_array_equal(x.prompt_tokens, y.prompt_tokens)
+        np.testing.assert_array_equal(x.response_tokens, y.response_tokens)
+        np.testing.assert_array_equal(x.behaviour_logp, y.behaviour_logp)
+    assert dataclasses.replace(a, turns=()) == dataclasses.replace(b, turns=())
+
+
+def test_paired_requests_meet_the_same_instances_in_both_arms():
+    asked = requests([record()], seeds=4)
+    plain, hinted = asked[:4], asked[4:]
+    assert [r.seed for r in plain] == [r.seed for r in hinted]
+    assert len({r.seed for r in plain}) == 4
+    assert len({r.conversation_id for r in asked}) == 8
+
+
+def test_unpaired_requests_meet_different_instances():
+    asked = episodes_lib.paired_requests([record()], step=0, first_index=0, seeds=4, paired=False)
+    assert not {r.seed for r in asked[:4]} & {r.seed for r in asked[4:]}
+
+
+def test_an_episode_is_what_the_program_and_the_policy_said(make_engine, pool, template):
+    (episode,) = episodes_lib.play_episodes(make_engine(), pool, template, requests([record()])[:1], SETTINGS)
+    assert [turn.observation for turn in episode.turns] == [f"seed {episode.seed % 10} turn 0", "turn 1", "turn 2"]
+    assert [turn.reward for turn in episode.turns] == [0.25, 0.5, 0.75]
+    assert (episode.status, episode.episode_return) == (structs.FAILURE, 0.75)
+    for turn in episode.turns:
+        assert 1 <= len(turn.response_tokens) <= 6
+        assert template.tokenizer.decode(turn.response_tokens) == turn.response
+
+
+def test_turn_budget_truncates_and_the_paper_pays_nothing_for_it(make_engine, pool, template):
+    short = dataclasses.replace(SETTINGS, max_turns=2)
+    (episode,) = episodes_lib.play_episodes(make_engine(), pool, template, requests([record()])[:1], short)
+    assert (episode.status, episode.reason, episode.episode_return) == (structs.TRUNCATED, "turn budget", 0.5)
+    paper = dataclasses.replace(short, truncated_scores_zero=True)
+    (episode,) = episodes_lib.play_episodes(make_engine(), pool, template, requests([record()])[:1], paper)
+    assert (episode.status, episode.episode_return) == (structs.TRUNCATED, 0.0)
+
+
+def test_context_budget_truncates(make_engine, pool, template):
+    wordy = record(COUNTER.replace('f"turn {self.turn}"', '"x y " * 200'), "Counter", "wordy")
+    (episode,) = episodes_lib.play_episodes(make_engine(), pool, template, requests([wordy])[:1], SETTINGS)
+    assert (episode.status, episode.reason) == (structs.TRUNCATED, "context")
+    assert len(episode.turns) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("raise ValueError('no')", "exception"),
+        ("while True: pass", "timeout"),
+        ("return 'x', float('nan'), False, False, {}", "exception"),
+        ("return [1] * 10", "exception"),
+    ],
+)
+def test_a_crashing_program_costs_its_own_episodes_only(make_engine, pool, template, body, reason):
+    bad = record(COUNTER.replace("self.turn += 1\n", f"{body}\n", 1), "Counter", reason)
+    episodes = episodes_lib.play_episodes(make_engine(), pool, template, requests([bad, record()], seeds=1), SETTINGS)
+    assert [e.status for e in episodes] == [structs.VOID] * 2 + [structs.FAILURE] * 2
+    assert all(e.reason.startswith(reason) and e.episode_return == 0.0 for e in episodes[:2])
+
+
+def test_paper_punishes_the_agent_for_a_crash(make_engine, pool, template):
+    bad = record(COUNTER.replace("self.turn += 1\n", "raise ValueError('no')\n", 1))
+    paper = dataclasses.replace(SETTINGS, crashes_are_void=False)
+    (episode,) = episodes_lib.play_episodes(make_engine(), pool, template, requests([bad])[:1], paper)
+    assert episode.status == structs.FAILURE
+
+
+def test_a_program_that_does_not_even_start_is_void(make_engine, pool, template):
+    bad = record("class Counter:\n    def __init__(self):\n        raise RuntimeError('no')\n")
+    (episode,) = episodes_lib.play_episodes(make_engine(), pool, template, requests([bad])[:1], SETTINGS)
+    assert episode.status == structs.VOID
+    assert episode.turns == ()
+
+
+def test_the_hint_reaches_the_hinted_arm_only(make_engine, pool, template):
+    hinted = record(hint="say seven")
+    episodes = episodes_lib.play_episodes(make_engine(), pool, template, requests([hinted], seeds=1), SETTINGS)
+    shown = [template.tokenizer.decode(e.turns[0].prompt_tokens) for e in episodes]
+    assert "say seven" not in shown[0]
+    assert "Hint: say seven" in shown[1]
+
+
+def test_same_seed_same_bits(make_engine, pool, template):
+    asked = requests([record(), record(hint="h")], seeds=3)
+    first = episodes_lib.play_episodes(make_engine(), pool, template, asked, SETTINGS)
+    again = episodes_lib.play_episodes(make_engine(), pool, template, asked, SETTINGS)
+    for a, b in zip(first, again, strict=True):
+        same_episode(a, b)
+
+
+def test_slots_and_order_do_not_change_what_is_drawn(make_engine, pool, template):
+    asked = requests([record(), record(hint="h")], seeds=3)
+    few = episodes_lib.play_episodes(make_engine(slots=2), pool, template, asked, SETTINGS)
+    many = episodes_lib.play_episodes(make_engine(slots=16, block=3), pool, template, asked[::-1], SETTINGS)
+    for a, b in zip(few, many[::-1], strict=True):
+        assert [t.response_tokens.tolist() for t in a.turns] == [t.response_tokens.tolist() for t in b.turns]
+
+
+def test_replies_as_they_come_give_the_same_tokens(make_engine, pool, template):
+    asked = requests([record()], seeds=3)
+    fixed = episodes_lib.play_episodes(make_engine(), pool, template, asked, SETTINGS)
+    eager = dataclasses.replace(SETTINGS, reply_blocks=0)
+    free = episodes_lib.play_episodes(make_engine(), pool, template, asked, eager)
+    for a, b in zip(fixed, free, strict=True):
+        assert [t.response_tokens.tolist() for t in a.turns] == [t.response_tokens.tolist() for t in b.turns]
+
+
+def test_behaviour_log_probs_equal_teacher_forcing(make_engine, pool, template, model, params):
+    """Across turns, reused slots (12 episodes on 3) and shared prefixes."""
+    warm = dataclasses.replace(SETTINGS, sampling=SamplingConfig(temperature=0.7))
+    asked = requests([record(), record(hint="some hint that both share")], seeds=3)
+    episodes = episodes_lib.play_episodes(make_engine(slots=3), pool, template, asked, warm)
+    for episode in episodes:
+        trajectory = conversation_trajectory(episode, group=0, temperature=0.7)
+        tokens = trajectory.tokens[None]
+        positions = np.arange(tokens.shape[1], dtype=np.int32)[None]
+        logp, _ = model_logprobs(model, params, tokens, positions, np.array([0.7], np.float32))
+        mask = trajectory.loss_mask
+        assert mask.sum() == sum(len(turn.response_tokens) for turn in episode.turns)
+        np.testing.assert_allclose(np.asarray(logp)[0][mask], trajectory.behaviour_logp[mask], atol=1e-4)
+
+
+def test_everything_is_released_when_the_caller_is_interrupted(make_engine, pool, template, monkeypatch):
+    engine = make_engine()
+    calls = iter(range(100))
+
+    def interrupted():
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return type(engine).step(engine)
+
+    monkeypatch.setattr(engine, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        episodes_lib.play_episodes(engine, pool, template, requests([record()]), SETTINGS)
+    monkeypatch.undo()
+    assert not engine.busy
+    (episode,) = episodes_lib.play_episodes(engine, pool, template, requests([record()])[:1], SETTINGS)
+    assert episode.status == structs.FAILURE
