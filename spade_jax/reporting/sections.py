@@ -12,7 +12,6 @@ from spade_jax.reporting import charts, page
 from spade_jax.reporting.charts import HALF, SMALL, WIDE, Colour, Layer, Line, Unit
 from spade_jax.reporting.hostile import escape, one_line
 from spade_jax.reporting.sources import Run, Series
-from spade_jax.runtime.metrics import describe
 
 # Colours of the checks, by check and not by rank, so that two reports can be laid side by side.
 _CHECK_COLOURS: dict[str, Colour] = {
@@ -419,8 +418,8 @@ def others(curves: Curves) -> str:
     if not rest:
         return ""
     figures = [curves.small(series, tag, "number", "c1") for tag, series in rest.items()]
-    meanings = dict.fromkeys(describe(tag) for tag in rest)
-    return page.section("others", "Further metrics", escape("; ".join(meanings) + "."), page.grid(figures))
+    about = "What the sections above have not shown, under the names that TensorBoard uses."
+    return page.section("others", "Further metrics", about, page.grid(figures))
 
 
 def settings(run: Run) -> str:

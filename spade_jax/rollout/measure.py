@@ -114,7 +114,7 @@ def regret_statistics(
     mean_E = np.array([r.mean for r in regrets])
     se_E = np.array([r.se for r in regrets])
     win_rate_E = np.array([statistics[p.environment_id]["win_rate"] for p in plays])
-    count = max(len(regrets), 1)
+    count = len(regrets) or float("nan")
     scale = reward.regret_scale(se_E, config)
     return statistics, {
         "designer/regret": mean_or_nan(mean_E),

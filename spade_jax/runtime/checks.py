@@ -119,6 +119,8 @@ def check_config(config: ConfigDict) -> None:
     ranges = dict(_RANGES)
     for role in ("agent", "designer", "hint"):
         ranges |= {f"sampler.{role}.{name}": bounds for name, bounds in _SAMPLING_RANGES.items()}
+    # What is trained on must have been drawn: greedy tokens have no probability ratio.
+    ranges["sampler.agent.temperature"] = ranges["sampler.designer.temperature"] = (1e-3, math.inf)
     for key, (least, greatest) in ranges.items():
         value = get_key(config, key)
         if not least <= value <= greatest:  # also False for NaN
