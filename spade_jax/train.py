@@ -114,10 +114,15 @@ def main(argv):
             regeneration = None
             if step % window == 0:
                 with timers.phase("design"), progress.phase("design", step):
-                    regeneration = regenerate.regenerate(
-                        engine, pool, template, memory, documents, cursor,
-                        compose.regeneration_settings(config, step // window), designing, step=step, rng=rng,
-                    )  # fmt: skip
+                    if config.rollout.environments == "bundled":
+                        places = config.rollout.active_skills * config.rollout.places_per_skill
+                        regeneration = regenerate.bundled(places, step // window, cursor, seed=run_seed)
+                        memory.add(step, regeneration.in_play)  # a resumed run reads them back by id
+                    else:
+                        regeneration = regenerate.regenerate(
+                            engine, pool, template, memory, documents, cursor,
+                            compose.regeneration_settings(config, step // window), designing, step=step, rng=rng,
+                        )  # fmt: skip
                 cursor, in_play = regeneration.cursor, regeneration.in_play
                 log |= regenerate.design_metrics(regeneration, memory)
                 memory.add(step, [design.record for design in regeneration.designs])

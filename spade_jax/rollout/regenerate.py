@@ -9,11 +9,15 @@ from collections.abc import Callable
 from spade_jax import structs
 from spade_jax.designer import corpus, gate, prompts
 from spade_jax.designer.memory import Memory
+from spade_jax.envs.bundled import bundled_records
+from spade_jax.envs.families import base
 from spade_jax.rollout import generate
 from spade_jax.rollout.design import Assignment, Design, DesignSettings, write_environments
 from spade_jax.sampler import Engine
 from spade_jax.sandbox import Pool
 from spade_jax.tokens import chat
+
+_FIXED_SLICES = 8  # the fixed-environment baseline goes round this many regenerations' worth of programs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Regeneration:
 
     Attributes:
       designs: every attempt at every place, valid or not.
-      replayed: the frontier environments brought back; they give the designer no gradient.
+      replayed: environments the designer did not write now; they give it no gradient.
       in_play: what the agent plays until the next regeneration, no program twice.
       cursor: the corpus cursor behind the last document drawn.
     """
@@ -108,13 +112,23 @@ def regenerate(
     return Regeneration(designs, replayed, in_play, position["cursor"])
 
 
+def bundled(places: int, index: int, cursor: corpus.Cursor, *, seed: int) -> Regeneration:
+    """The fixed-environment baseline: the `index`-th slice of a fixed set of bundled programs, hints included."""
+    fixed = bundled_records(base.TRAIN, _FIXED_SLICES * places, seed)
+    first = index % _FIXED_SLICES * places
+    records = {drawn.record.id: drawn.record for drawn in fixed[first : first + places]}
+    return Regeneration([], list(records.values()), list(records.values()), cursor)
+
+
 def design_metrics(regeneration: Regeneration, memory: Memory) -> dict[str, float]:
-    """{tag: share} over the first attempts; call before they enter `memory`."""
+    """{tag: share} over the first attempts, {} without any; call before they enter `memory`."""
     first = regeneration.first_attempts()
+    if not first:
+        return {}
     failed_at = [next((v.name for v in d.record.report.verdicts if v.passed is False), "") for d in first]
     known = {record.id for record in memory.members()}
     novel = [d.record.id not in known for d in first]
-    count = max(len(first), 1)
+    count = len(first)
     return {
         "designer/valid_share": sum(design.valid for design in first) / count,
         "designer/novel_share": sum(novel) / count,
