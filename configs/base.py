@@ -13,7 +13,6 @@ from ml_collections import ConfigDict, config_dict
 from spade_jax.designer.prompts import SKILLS
 
 
-
 def _switch(kind: type) -> config_dict.FieldReference:
     """A key that the preset fills in."""
     return config_dict.placeholder(kind)

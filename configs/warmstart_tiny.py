@@ -1,6 +1,7 @@
 """Builds the embedded tiny policy: tokenizer and weights, from a fixed seed.
 
-Command:  JAX_NUM_CPU_DEVICES=2 python -m spade_jax.warmstart --config=configs/warmstart_tiny.py --out=spade_jax/assets/tiny
+    JAX_NUM_CPU_DEVICES=2 python -m spade_jax.warmstart --config=configs/warmstart_tiny.py --out=spade_jax/assets/tiny
+
 Hardware: 2 CPU cores, 4 GiB.
 """
 

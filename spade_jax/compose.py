@@ -129,7 +129,9 @@ def memory(config: ConfigDict, workdir: str) -> memory_lib.Memory:
         raise UsageError(str(error)) from error
 
 
-def engine(config: ConfigDict, model: Decoder, params: Any, template: chat.ChatTemplate) -> Engine:
+def engine(
+    config: ConfigDict, model: Decoder, params: Any, template: chat.ChatTemplate, device_mesh: Mesh
+) -> Engine:
     """The sampler."""
     return Engine(
         model,
@@ -139,6 +141,7 @@ def engine(config: ConfigDict, model: Decoder, params: Any, template: chat.ChatT
         block=config.sampler.block,
         stop_token=template.tokenizer.end_id,
         run_seed=config.run.seed,
+        mesh=device_mesh,
         cache_dtype=config.sampler.cache_dtype,
     )
 

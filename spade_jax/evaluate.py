@@ -45,7 +45,7 @@ def main(argv):
         mesh = compose.mesh(config, model)
         optimizer = state_lib.make_optimizer(compose.optimizer_config(config), model)
         state = state_lib.init_state(model, optimizer, mesh, seed=config.run.seed, params=initial_params)
-        engine = compose.engine(config, model, state.params, template)
+        engine = compose.engine(config, model, state.params, template, mesh)
         probe, settings = held_out_probe(_INSTANCES.value), compose.probe_settings(config)
 
         def wins(params, version: int) -> np.ndarray:

@@ -33,13 +33,26 @@ from spade_jax.rollout import measure, regenerate
 from spade_jax.rollout.trajectories import conversation_trajectory, training_set
 from spade_jax.runtime import app, checks, compile_cache, metrics, seeds, texts, transcripts
 from spade_jax.runtime.checkpoint import Checkpointer
-from spade_jax.runtime.presets import resolve_preset
+from spade_jax.runtime.presets import get_key, resolve_preset
 from spade_jax.runtime.progress import Cadence, Progress
 from spade_jax.runtime.shutdown import Shutdown
 from spade_jax.runtime.workdir import WorkdirLock, settle_config
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The configuration, e.g. configs/spade_tiny.py.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics, environments, transcripts.")
+
+# What TensorBoard's hparams page tabulates: the keys that sweeps vary most.
+HPARAMS = (
+    "run.seed",
+    "method.preset",
+    "rollout.environments",
+    "rollout.seeds",
+    "rollout.regenerate_every",
+    "sampler.agent.temperature",
+    "learner.optimizer.learning_rate",
+    "learner.role_weight.designer",
+    "learner.kl_coefficient",
+)
 
 
 def main(argv):
@@ -69,6 +82,8 @@ def main(argv):
         state = state_lib.init_state(model, optimizer, mesh, seed=run_seed, params=initial_params)
         update = step_lib.make_update(model, optimizer, mesh, compose.update_config(config))
         buckets = compose.buckets(config, mesh)
+        # Taken before a checkpoint is restored: the reference is the policy the run began with.
+        reference = state_lib.copy_params(state.params) if config.learner.kl_coefficient > 0 else None
         num_params = count_params(state.params)
 
         # Resume: (1) train and host state of the newest checkpoint, (2) the store of
@@ -87,8 +102,10 @@ def main(argv):
         stack.callback(writer.close)
         if not restored:
             writer.text(0, "config", metrics.code_block(config.to_yaml(), "yaml"))
+            shown = {key: get_key(config, key) for key in HPARAMS}
+            writer.hparams(shown, ("eval/probe/all", "designer/regret", "agent/win_rate"), os.path.basename(workdir))
 
-        engine = compose.engine(config, model, state.params, template)
+        engine = compose.engine(config, model, state.params, template, mesh)
         playing, designing = compose.episode_settings(config), compose.design_settings(config)
         probing, rewarding = compose.probe_settings(config), compose.reward_config(config)
         probe = held_out_probe(config.evaluation.instances)
@@ -185,7 +202,7 @@ def main(argv):
                 minibatches, packing = batch.pack(
                     sequences, advantages, buckets, minibatches=config.learner.optimizer_steps
                 )
-                state, update_log = update(state._replace(baselines=baselines), minibatches)
+                state, update_log = update(state._replace(baselines=baselines), minibatches, reference)
 
             # ==============================================================
             # 6. Write down what happened; then checkpoint.

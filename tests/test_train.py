@@ -266,7 +266,8 @@ def test_an_unreadable_checkpoint_is_named(finished, tmp_path):
 @pytest.mark.slow
 def test_eight_devices_train_as_one_does(expected, tmp_path):
     """The sampler's and the gate's part is exact; the update agrees up to rounding."""
-    run = train(tmp_path, "--config.run.steps=1", "--config.mesh.data=4", "--config.mesh.fsdp=2", JAX_NUM_CPU_DEVICES="8")
+    mesh = ("--config.mesh.data=4", "--config.mesh.fsdp=2")
+    run = train(tmp_path, "--config.run.steps=1", *mesh, JAX_NUM_CPU_DEVICES="8")
     assert run.returncode == 0, run.stderr
     scalars = metrics.read_scalars(tmp_path)
     for tag in ("designer/valid_share", "agent/win_rate", "designer/regret"):

@@ -176,6 +176,13 @@ def init_state(
         return jax.jit(build, in_shardings=(shardings.params,), out_shardings=shardings)(on_device)
 
 
+def copy_params(params: Any) -> Any:
+    """The same parameters in buffers of their own, which an update that donates the originals leaves alone."""
+    return jax.jit(lambda tree: jax.tree.map(jnp.copy, tree), out_shardings=jax.tree.map(lambda p: p.sharding, params))(
+        params
+    )
+
+
 def _check_like(params: Any, shapes: Any) -> None:
     given = {jax.tree_util.keystr(k): tuple(v.shape) for k, v in jax.tree_util.tree_leaves_with_path(params)}
     wanted = {jax.tree_util.keystr(k): tuple(v.shape) for k, v in jax.tree_util.tree_leaves_with_path(shapes)}

@@ -7,6 +7,7 @@ tree of the same shape, from `logical_specs`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 from pathlib import Path
@@ -29,8 +30,9 @@ def _init(model: Decoder, key: jax.Array) -> Any:
     return model.init(key, tokens, tokens)["params"]
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def init_params(model: Decoder, key: jax.Array) -> dict[str, Any]:
-    """Fresh parameters, unboxed; call it under `jax.jit` with out_shardings so that none exists unsharded."""
+    """Fresh parameters, unboxed; under a `jax.jit` with out_shardings none of them ever exists unsharded."""
     return nn.meta.unbox(_init(model, key))
 
 

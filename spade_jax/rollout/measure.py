@@ -146,8 +146,9 @@ def performance(
 ) -> dict[str, float]:
     """{tag: value} of one step's speed; call before the timers are taken."""
     update_seconds, play_seconds = max(timers.seconds("update"), 1e-9), max(timers.seconds("play"), 1e-9)
+    sample_seconds = max(counters.prefill_seconds + counters.decode_seconds, 1e-9)
     return {
-        "perf/sample_tokens_per_s": counters.sampled_tokens / max(counters.prefill_seconds + counters.decode_seconds, 1e-9),
+        "perf/sample_tokens_per_s": counters.sampled_tokens / sample_seconds,
         "perf/slot_occupancy": counters.occupancy,
         "perf/env_steps_per_s": sum(len(episode.turns) for episode in episodes) / play_seconds,
         "perf/train_tokens_per_s": trained_tokens / update_seconds,

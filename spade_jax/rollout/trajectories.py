@@ -12,13 +12,12 @@ from spade_jax.designer.payment import Payment
 
 
 def conversation_trajectory(
-    episode: structs.Episode, group: int, temperature: float, *, weight: float = 1.0, episode_return: float | None = None
+    episode: structs.Episode, group: int, temperature: float
 ) -> structs.Trajectory:
     """An episode as one sequence (`context="conversation"`): every turn, in order.
 
     Only drawn tokens are in the loss. `group` is what group-relative estimators
-    compare within. `episode_return` replaces the episode's own (the designer is
-    paid by a reward that is known only later).
+    compare within; `temperature` is what the tokens were drawn at.
     """
     tokens, mask, logp, versions = [], [], [], []
     for turn in episode.turns:
@@ -33,10 +32,9 @@ def conversation_trajectory(
         behaviour_logp=np.concatenate(logp).astype(np.float32),
         role=structs.ROLE_ID[episode.role],
         group=group,
-        episode_return=episode.episode_return if episode_return is None else float(episode_return),
+        episode_return=episode.episode_return,
         temperature=temperature,
         version=int(np.concatenate(versions).min()),
-        weight=weight,
     )
 
 

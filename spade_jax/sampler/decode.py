@@ -110,19 +110,17 @@ def copy_rows(
     return _constrain(_write(cache, window, _read(cache, window, sources_R), targets_R), sharding)
 
 
-@functools.partial(
-    jax.jit, static_argnames=("model", "steps", "window", "stop_token", "sharding"), donate_argnames="cache"
-)
+@functools.partial(jax.jit, static_argnames=("model", "steps", "window", "sharding"), donate_argnames="cache")
 def decode_block(
     model: Decoder,
     params: Any,
     cache: Cache,
     state: SlotState,
     run_key: jax.Array,
+    stop_token: int | jax.Array,
     *,
     steps: int,
     window: int,
-    stop_token: int,
     sharding: jax.sharding.Sharding | None = None,
 ) -> tuple[Cache, jax.Array, jax.Array]:
     """Draws up to `steps` tokens in every busy slot; ends early when no slot is busy.
@@ -136,9 +134,9 @@ def decode_block(
       cache: per-layer caches of all slots; donated.
       state: the slots.
       run_key: key of the run.
+      stop_token: ends a response.
       steps: W.
       window: cache positions in use, at least max(position + min(steps, remaining)) over busy slots.
-      stop_token: ends a response.
       sharding: of every cache leaf, or None off a mesh.
 
     Returns:

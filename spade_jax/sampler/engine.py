@@ -416,9 +416,9 @@ class Engine:
             self._cache,
             state,
             self._run_key,
+            self._stop_token,
             steps=self._block,
             window=window,
-            stop_token=self._stop_token,
             sharding=self._sharding,
         )
         tokens, logps = np.asarray(tokens), np.asarray(logps)

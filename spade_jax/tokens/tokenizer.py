@@ -51,7 +51,7 @@ class SentencePieceTokenizer:
     def __init__(self, path: str | pathlib.Path):
         path = pathlib.Path(path)
         if not path.is_file():
-            raise ValueError(f"tokenizer model {str(path)!r} does not exist; build it with `python -m spade_jax.warmstart`")
+            raise ValueError(f"tokenizer model {path} does not exist; build it with `python -m spade_jax.warmstart`")
         self._pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
         self.vocab_size = self._pieces.vocab_size()
         self.pad_id = self.control_id(PAD)

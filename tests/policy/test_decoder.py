@@ -39,7 +39,7 @@ VARIANTS = {
 
 def make(config):
     model = Decoder(config)
-    return model, jax.jit(lambda key: init_params(model, key))(jax.random.key(1))
+    return model, init_params(model, jax.random.key(1))
 
 
 def sequence(config, batch=2, length=12):
@@ -220,7 +220,7 @@ from jax.sharding import AxisType, NamedSharding
 assert jax.device_count() == 8
 config = DecoderConfig(vocab_size=40, embed_dim=24, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=6, mlp_dim=32)
 model = Decoder(config)
-params = jax.jit(lambda key: init_params(model, key))(jax.random.key(1))
+params = init_params(model, jax.random.key(1))
 tokens = jax.random.randint(jax.random.key(2), (8, 12), 0, 40)
 positions = jnp.broadcast_to(jnp.arange(12), (8, 12))
 

@@ -40,6 +40,12 @@ def teacher_logits(tokens: np.ndarray, params=None) -> np.ndarray:
     return np.asarray(_teacher(weights() if params is None else params, padded))[: len(tokens)]
 
 
+def log_softmax(z: np.ndarray) -> np.ndarray:
+    """In NumPy: JAX would compile it anew for every length."""
+    z = z - z.max(-1, keepdims=True)
+    return z - np.log(np.exp(z).sum(-1, keepdims=True))
+
+
 def engine(slots=3, **options) -> Engine:
     options = {"context": CONTEXT, "block": 4, "stop_token": STOP, "run_seed": 0} | options
     return Engine(MODEL, weights(), slots=slots, **options)
@@ -59,7 +65,7 @@ def prompt(seed: int, length: int) -> np.ndarray:
 
 def check_against_teacher(history: np.ndarray, response, temperature=1.0, params=None) -> None:
     whole = np.concatenate([history, response.tokens])
-    logp = np.asarray(jax.nn.log_softmax(teacher_logits(whole, params) / temperature))
+    logp = log_softmax(teacher_logits(whole, params) / temperature)
     at = np.arange(len(history), len(whole))
     np.testing.assert_allclose(response.logp, logp[at - 1, whole[at]], atol=1e-5)
 
@@ -107,7 +113,7 @@ def test_a_shared_prefix_is_computed_once_and_changes_nothing():
     prompts = [np.concatenate([shared, prompt(10 + i, 1 + i)]) for i in range(5)]
     results, computed = [], []
     for group in (None, "g"):
-        e = engine(slots=4)  # the fifth waits and copies from a conversation in progress
+        e = engine(slots=3)  # the others wait and copy from a conversation in progress
         handles = [e.open(f"c{i}", SamplingConfig(), group) for i in range(5)]
         for handle, tokens in zip(handles, prompts, strict=True):
             e.submit(handle, tokens, 6)
@@ -116,8 +122,7 @@ def test_a_shared_prefix_is_computed_once_and_changes_nothing():
             for r in e.step():
                 done[r.handle] = r
                 check_against_teacher(prompts[r.handle], r)
-                if r.handle == 0:
-                    e.close(0)
+                e.close(r.handle)
         results.append([done[h].tokens.tolist() for h in handles])
         computed.append(e.counters.prefilled_tokens)
         assert e.counters.copied_tokens == (4 * 30 if group else 0)
@@ -136,7 +141,7 @@ def test_draws_depend_on_neither_slot_batch_nor_block():
         e.submit(handle, tokens, 12)
         return run(e)[handle].tokens.tolist()
 
-    assert response_of_c(0, 1, 4) == response_of_c(2, 3, 4) == response_of_c(2, 1, 4) == response_of_c(1, 2, 7)
+    assert response_of_c(0, 3, 4) == response_of_c(2, 3, 4) == response_of_c(2, 1, 4) == response_of_c(1, 3, 7)
 
 
 def test_ids_and_run_seeds_change_draws_and_the_same_calls_repeat_exactly():
@@ -189,7 +194,7 @@ def test_swapped_weights_stamp_versions_and_the_cache_follows(on_swap):
     assert r.versions.tolist() == [0] * 4 + [5] * (n - 4)
     assert r.stale_cache == (on_swap == "stale")
     whole = np.concatenate([tokens, r.tokens])
-    new = np.asarray(jax.nn.log_softmax(teacher_logits(whole, weights(1))))
+    new = log_softmax(teacher_logits(whole, weights(1)))
     at = np.arange(len(tokens) + 4, len(whole))
     error = np.abs(r.logp[4:] - new[at - 1, whole[at]]).max()
     assert error < 1e-5 if on_swap == "reprefill" else error > 1e-3
@@ -249,7 +254,7 @@ def test_misuse_is_refused():
 
 
 def test_few_shapes_are_compiled():
-    e = engine(slots=4)
+    e = engine(slots=3)
     for i in range(8):
         handle = e.open(f"c{i}", GREEDY)
         e.submit(handle, prompt(i, 2 + 5 * i), 6)

@@ -1,0 +1,37 @@
+import numpy as np
+import pytest
+
+from spade_jax import structs
+from spade_jax.envs.bundled import held_out_probe
+from spade_jax.evals import probe as probe_lib
+
+
+def test_metrics_by_suite_and_family():
+    probe = held_out_probe(2)
+    held_out = [bundled.family.held_out for bundled in probe]
+    episodes = [
+        structs.Episode("", "agent", "plain", 0, 0, (), 0.0, structs.SUCCESS if out else structs.FAILURE)
+        for out in held_out
+    ]
+    log = probe_lib.probe_metrics(probe, episodes)
+    assert log["eval/probe/all"] == pytest.approx(np.mean(held_out))
+    assert log["eval/probe/family"] == 1.0
+    assert log["eval/probe/range"] == 0.0
+    assert log["eval/family/letter_search"] == 1.0
+    assert log["eval/range/number_search"] == 0.0
+
+
+def test_bootstrap_of_a_constant_is_that_constant():
+    low, high = probe_lib.bootstrap_interval(np.full((3, 10), 0.25), rng=np.random.default_rng(0), samples=100)
+    assert (low, high) == (0.25, 0.25)
+
+
+def test_bootstrap_covers_the_spread_of_runs_and_of_episodes():
+    """Runs alone differ: resampling 2 runs of values 0 and 1 gives means 0, .5 and 1."""
+    values = np.repeat([[0.0], [1.0]], 50, axis=1)
+    assert probe_lib.bootstrap_interval(values, rng=np.random.default_rng(0), samples=500) == (0.0, 1.0)
+    # Episodes alone differ: the standard error of a mean of 400 coin flips is .025.
+    flips = np.tile(np.arange(400) % 2, (3, 1)).astype(float)
+    low, high = probe_lib.bootstrap_interval(flips, rng=np.random.default_rng(0), samples=2000)
+    assert low == pytest.approx(0.5 - 1.96 * 0.025, abs=0.01)
+    assert high == pytest.approx(0.5 + 1.96 * 0.025, abs=0.01)
