@@ -24,12 +24,13 @@ def get_config(arg=None):
     config.exemplar_share = 0.35
     # Length buckets; every batch holds tokens_per_step tokens of one bucket.
     config.buckets = (160, 256, 464, 928)
-    config.tokens_per_step = 8192
-    config.prompt_loss_weight = 0.1  # what the environment says is worth a little modelling
-    # Optimiser: AdamW, linear warm-up, cosine to 10 %.
-    config.steps = 1000
+    config.tokens_per_step = 4096
+    # Loss weight of prompt tokens: of prompts that show a program, and of what an environment says.
+    config.prompt_weight = ml_collections.ConfigDict(dict(program=0.5, observation=0.1))
+    # Optimiser: Muon, linear warm-up, cosine to 10 %.
+    config.steps = 1300
     config.learning_rate = 3e-3
-    config.warmup_steps = 100
+    config.warmup_steps = 30
     config.weight_decay = 0.05
     config.log_steps = 50
     config.save_steps = 100  # steps between writings of the weights

@@ -15,7 +15,7 @@ import json
 import pathlib
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -115,16 +115,17 @@ def play(source: str, player: base.Player, seed: int, hint: str | None) -> list[
     return exchanges
 
 
-def tokenize(template: chat.ChatTemplate, exchanges: list[Exchange], prompt_weight: float):
-    """(int32[T] tokens, float32[T] loss weights) of one sample."""
+def tokenize(template: chat.ChatTemplate, exchanges: list[Exchange], weight: Mapping[str, float]):
+    """(int32[T] tokens, float32[T] loss weights) of one sample; responses weigh 1, prompts as `weight` says."""
     tokens: list[int] = []
     weights: list[float] = []
     for i, (shown, response) in enumerate(exchanges):
         prompt = template.continuation(shown) if i else template.prompt([("user", shown)])
         answer = [*template.tokenizer.encode(response), template.tokenizer.end_id]
-        # Only observations are worth modelling: the first message of a program or hint is mostly noise.
+        # A prompt that shows a program is one more program to learn from, at no cost.
+        shows_program = "```" in shown
         tokens += prompt + answer
-        weights += [prompt_weight if i else 0.0] * len(prompt) + [1.0] * len(answer)
+        weights += [weight["program" if shows_program else "observation"]] * len(prompt) + [1.0] * len(answer)
     return np.asarray(tokens, np.int32), np.asarray(weights, np.float32)
 
 
@@ -135,7 +136,7 @@ def batches(
     pending: dict[int, list] = {length: [] for length in config.buckets}
     index = 0
     while True:
-        tokens, weights = tokenize(template, generator.sample(index), config.prompt_loss_weight)
+        tokens, weights = tokenize(template, generator.sample(index), config.prompt_weight)
         index += 1
         length = next((length for length in config.buckets if len(tokens) <= length), None)
         if length is None:
@@ -177,6 +178,7 @@ def main(argv):
     mesh = partitioning.make_mesh()
     optimizer = state_lib.make_optimizer(
         state_lib.OptimizerConfig(
+            kind="muon",
             learning_rate=config.learning_rate,
             schedule="cosine",
             warmup_steps=config.warmup_steps,

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, PartitionSpec
+from optax.contrib import MuonDimensionNumbers, muon
 
 from spade_jax.learner import partitioning
 from spade_jax.policy.decoder import Decoder
@@ -39,9 +40,11 @@ class TrainState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW with warm-up and global-norm clipping.
+    """AdamW or Muon with warm-up and global-norm clipping.
 
     Attributes:
+      kind: "adamw", or "muon" (Jordan et al. 2024): momentum orthogonalised by Newton-Schulz for the matrices of the
+        layers, scaled so that its learning rate compares with AdamW's (arXiv:2502.16982), AdamW for the rest.
       learning_rate: the peak.
       schedule: "constant", or "cosine" to `final_fraction` of the peak at `total_steps`.
       warmup_steps: linear warm-up from 0, in optimiser steps.
@@ -51,6 +54,7 @@ class OptimizerConfig:
       clip_norm: largest global gradient norm; 0 clips nothing.
     """
 
+    kind: str = "adamw"
     learning_rate: float = 1e-6
     schedule: str = "constant"
     warmup_steps: int = 0
@@ -97,17 +101,50 @@ def decay_mask(model: Decoder) -> Any:
     )
 
 
+def _matrix_axes(spec: PartitionSpec) -> MuonDimensionNumbers | None:
+    """Which axes of a layer's weight are its input and output; None for what is no layer's matrix.
+
+    The axis "embed" is one side, whatever else there is the other: queries map embed to (heads, head_dim), the
+    output projection maps them back. Layers are stacked in front and orthogonalised one by one.
+    """
+    axes = [i for i, name in enumerate(spec) if name != "layers"]
+    if "vocab" in spec or "embed" not in spec or len(axes) < 2:
+        return None
+    embed = spec.index("embed")
+    others = tuple(i for i in axes if i != embed)
+    return MuonDimensionNumbers((embed,), others) if embed == axes[0] else MuonDimensionNumbers(others, (embed,))
+
+
 def make_optimizer(config: OptimizerConfig, model: Decoder) -> optax.GradientTransformation:
-    """AdamW over fp32 master weights, as `config` says."""
-    adamw = optax.adamw(
-        make_schedule(config),
-        b1=config.b1,
-        b2=config.b2,
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        mask=decay_mask(model),
-    )
-    return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw) if config.clip_norm else adamw
+    """The optimiser of `config`, over fp32 master weights.
+
+    Raises:
+      ValueError: an unknown kind or schedule.
+    """
+    schedule = make_schedule(config)
+    if config.kind == "adamw":
+        update = optax.adamw(
+            schedule,
+            b1=config.b1,
+            b2=config.b2,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            mask=decay_mask(model),
+        )
+    elif config.kind == "muon":
+        axes = jax.tree.map(_matrix_axes, logical_specs(model), is_leaf=lambda x: isinstance(x, PartitionSpec))
+        update = muon(
+            schedule,
+            weight_decay=config.weight_decay,
+            adam_b1=config.b1,
+            adam_b2=config.b2,
+            adam_learning_rate=schedule,
+            muon_weight_dimension_numbers=lambda params: axes,
+            consistent_rms=0.2,
+        )
+    else:
+        raise ValueError(f"optimizer.kind={config.kind!r} is unknown; use 'adamw' or 'muon'")
+    return optax.chain(optax.clip_by_global_norm(config.clip_norm), update) if config.clip_norm else update
 
 
 def abstract_params(model: Decoder) -> Any:
@@ -129,12 +166,18 @@ def state_shardings(
     """A TrainState of NamedShardings: moments follow their parameter, the rest is replicated."""
     params = param_shardings(model, mesh, rules)
     whole = partitioning.replicated(mesh)
-    opt_state = optax.tree_utils.tree_map_params(
-        optimizer,
-        lambda _, sharding: sharding,
-        jax.eval_shape(optimizer.init, abstract_params(model)),
-        params,
-        transform_non_params=lambda _: whole,
+    by_path = dict(jax.tree_util.tree_leaves_with_path(params))
+    shapes = {path: leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(abstract_params(model))}
+
+    def like_its_parameter(path: tuple, leaf: Any) -> Any:
+        # A moment sits at its parameter's path below some wrapper of the optimiser's own, whichever that is.
+        for start in range(len(path)):
+            if shapes.get(path[start:]) == leaf.shape:
+                return by_path[path[start:]]
+        return whole
+
+    opt_state = jax.tree_util.tree_map_with_path(
+        like_its_parameter, jax.eval_shape(optimizer.init, abstract_params(model))
     )
     return TrainState(params, opt_state, whole, whole, whole)
 

@@ -18,7 +18,12 @@ MESHES = ("8,1,1,1", "2,2,2,1", "1,8,1,1", "1,2,2,2")
 
 def start(devices: int, *args: object) -> subprocess.Popen:
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    env = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), "PYTHONPATH": path}
+    env = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": str(devices),
+        "PYTHONPATH": path,
+        "XLA_FLAGS": "--xla_backend_optimization_level=0",  # compiling is most of what these tests do
+    }
     command = [sys.executable, str(WORKER), *map(str, args)]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

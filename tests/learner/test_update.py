@@ -40,9 +40,25 @@ def build(**kwargs):
     return make_update(MODEL, optax.sgd(RATE), mesh(), UpdateConfig(objective, chunk=4, **kwargs))
 
 
-def fresh():
+@functools.cache
+def initial():
     """Plain SGD, so that a difference of parameters is a gradient."""
     return init_state(MODEL, optax.sgd(RATE), mesh(), seed=0)
+
+
+@jax.jit
+def copy(state):
+    return jax.tree.map(jnp.copy, state)
+
+
+def fresh():
+    """The initial state, for an update to consume."""
+    return copy(initial())
+
+
+def stacks(trajectories, advantages, minibatches=1):
+    """Two buckets of always 4 micro-batches, so that all tests share two compilations."""
+    return pack(trajectories, advantages, BUCKETS, minibatches=minibatches, counts=np.full((minibatches, 2), 4))[0]
 
 
 def problem(n=10):
@@ -66,44 +82,44 @@ def assert_same(a, b, atol=2e-6):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol), a, b)
 
 
-def plain_gradient(trajectories, advantages):
-    """token_mean at rho = 1, row by row, without batches, chunks or clips."""
+def plain_gradient(params, trajectories, advantages):
+    """token_mean at rho = 1, one row at a time, without batches, chunks or clips."""
 
-    def loss(params):
-        total, tokens = 0.0, 0
-        for t, a in zip(trajectories, advantages, strict=True):
-            n = len(t.tokens)
-            hidden, _ = MODEL.apply({"params": params}, t.tokens[None], jnp.arange(n)[None])
-            logits = MODEL.apply({"params": params}, hidden, method="head")[0] / t.temperature
-            logp = jax.nn.log_softmax(logits)[jnp.arange(n - 1), t.tokens[1:]]
-            frozen = jax.lax.stop_gradient(logp)
-            weight = jnp.minimum(jnp.exp(frozen - t.behaviour_logp[1:]), 2.0)
-            term = weight * jnp.exp(logp - frozen) * a * t.weight
-            total -= jnp.sum(jnp.where(t.loss_mask[1:], term, 0.0))
-            tokens += t.loss_mask[1:].sum()
-        return total / tokens
+    @jax.jit
+    @jax.value_and_grad
+    def row_loss(params, tokens, mask, mu, temperature, scale):
+        hidden, _ = MODEL.apply({"params": params}, tokens[None], jnp.arange(LONGEST)[None])
+        logits = MODEL.apply({"params": params}, hidden, method="head")[0] / temperature
+        logp = jax.nn.log_softmax(logits)[jnp.arange(LONGEST - 1), tokens[1:]]
+        frozen = jax.lax.stop_gradient(logp)
+        weight = jnp.minimum(jnp.exp(frozen - mu[1:]), 2.0)
+        return -jnp.sum(jnp.where(mask[1:], weight * jnp.exp(logp - frozen) * scale, 0.0))
 
-    return jax.jit(jax.value_and_grad(loss))
+    tokens = sum(t.loss_mask[1:].sum() for t in trajectories)
+    total = (0.0, jax.tree.map(np.zeros_like, params))
+    for t, a in zip(trajectories, advantages, strict=True):
+        padded = [np.pad(x, (0, LONGEST - len(t.tokens))) for x in (t.tokens, t.loss_mask, t.behaviour_logp)]
+        total = jax.tree.map(lambda x, y: x + y / tokens, total, row_loss(params, *padded, t.temperature, a * t.weight))
+    return total
 
 
 def test_update_follows_the_plain_gradient():
-    trajectories, advantages = problem(4)
+    trajectories, advantages = problem()
     before = jax.device_get(fresh().params)
-    loss, grads = plain_gradient(trajectories, advantages)(before)
-    after, metrics = params_after(build(), pack(trajectories, advantages, ONE_BATCH)[0])
+    loss, grads = plain_gradient(before, trajectories, advantages)
+    after, metrics = params_after(build(), stacks(trajectories, advantages))
     assert_same(after, jax.tree.map(lambda p, g: p - RATE * g, before, grads))
     np.testing.assert_allclose(metrics["learner/loss"], loss, rtol=1e-5)
     np.testing.assert_allclose(metrics["learner/grad_norm"], optax.global_norm(grads), rtol=1e-5)
 
 
-@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "constant_length"])
-def test_buckets_and_accumulation_equal_one_big_batch(aggregation):
+def test_buckets_and_accumulation_equal_one_big_batch():
     trajectories, advantages = problem()
-    update = build(aggregation=aggregation)
+    update = build(aggregation="sequence_mean")
     one, one_metrics = params_after(update, pack(trajectories, advantages, ONE_BATCH)[0])
-    stacks = pack(trajectories, advantages, BUCKETS)[0]
-    assert len(stacks[0]) == 2 and max(s.count for s in stacks[0]) > 1
-    many, many_metrics = params_after(update, stacks)
+    split = stacks(trajectories, advantages)
+    assert [(s.batch.weight > 0).any(axis=1).sum() > 1 for s in split[0]] == [True, True]
+    many, many_metrics = params_after(update, split)
     assert_same(one, many)
     for name, value in one_metrics.items():
         np.testing.assert_allclose(many_metrics[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
@@ -111,34 +127,35 @@ def test_buckets_and_accumulation_equal_one_big_batch(aggregation):
 
 def test_padding_changes_nothing():
     trajectories, advantages = problem()
-    ((stack,),), _ = pack(trajectories, advantages, ONE_BATCH)
-    base, _ = params_after(build(), [[stack]])
-    # Twice the rows: the second half has weight 0, and garbage in every other field.
+    base = stacks(trajectories, advantages)
     rng = np.random.default_rng(1)
-    garbage = stack.batch._replace(
-        tokens=rng.integers(0, V, stack.batch.tokens.shape).astype(np.int32),
-        loss_mask=np.ones_like(stack.batch.loss_mask),
-        behaviour_logp=np.full_like(stack.batch.behaviour_logp, np.nan),
-        advantage=np.full_like(stack.batch.advantage, np.nan),
-        weight=np.zeros_like(stack.batch.weight),
-    )
-    double = jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), stack.batch, garbage)
-    padded, _ = params_after(build(), [[stack._replace(batch=double)]])
-    assert_same(base, padded)
+    padded = []
+    for stack in base[0]:
+        b, empty = stack.batch, stack.batch.weight == 0
+        assert empty.any()
+        spoilt = b._replace(
+            tokens=np.where(empty[..., None], rng.integers(0, V, b.tokens.shape), b.tokens).astype(np.int32),
+            loss_mask=b.loss_mask | empty[..., None],
+            behaviour_logp=np.where(empty[..., None], np.nan, b.behaviour_logp),
+            advantage=np.where(empty, np.nan, b.advantage),
+        )
+        padded.append(stack._replace(batch=spoilt))
+    (want, want_metrics), (got, got_metrics) = params_after(build(), base), params_after(build(), [padded])
+    assert_same(want, got, atol=0)
+    assert want_metrics == got_metrics
 
 
 def test_one_step_needs_no_old_policy():
     trajectories, advantages = problem()
-    _, metrics = params_after(build(), pack(trajectories, advantages, BUCKETS)[0])
+    _, metrics = params_after(build(), stacks(trajectories, advantages))
     assert metrics["learner/ratio"] == pytest.approx(1.0, abs=1e-6)
     assert metrics["learner/kl"] == pytest.approx(0.0, abs=1e-6)
     assert metrics["learner/logp_gap_max"] > metrics["learner/logp_gap_mean"] > 0
 
 
 def test_later_steps_use_the_policy_from_before_the_update():
-    """Two minibatches give what two updates by hand give when the second scores pi_old at the start."""
     trajectories, advantages = problem()
-    minibatches = pack(trajectories, advantages, BUCKETS, minibatches=2)[0]
+    minibatches = stacks(trajectories, advantages, minibatches=2)
     _, first = params_after(build(), minibatches[:1])
     state, both = build()(fresh(), minibatches)
     assert state.step == 1
@@ -162,9 +179,9 @@ def test_trusting_exact_sampler_logps_changes_nothing():
         logp = np.zeros(n, np.float32)
         logp[1:] = score(np.pad(t.tokens, (0, LONGEST - n)), t.temperature)[: n - 1]
         exact.append(dataclasses.replace(t, behaviour_logp=np.where(t.loss_mask, logp, 0)))
-    minibatches = pack(exact, advantages, BUCKETS, minibatches=2)[0]
-    recomputed, a = params_after(build(epochs=2), minibatches)
-    trusted, b = params_after(build(epochs=2, trust_behaviour_logp=True), minibatches)
+    minibatches = stacks(exact, advantages, minibatches=2)
+    recomputed, a = params_after(build(), minibatches)
+    trusted, b = params_after(build(trust_behaviour_logp=True), minibatches)
     assert_same(recomputed, trusted)
     assert a["learner/logp_gap_max"] < 1e-5 and b["learner/logp_gap_max"] < 1e-5
     assert a["learner/clip_share"] == b["learner/clip_share"] > 0
@@ -181,13 +198,13 @@ def test_non_finite_step_is_named_and_not_applied():
     state = build()(fresh(), [])[0]
     before = jax.device_get(state.params)
     with pytest.raises(FloatingPointError, match="update 1, optimiser step 0: loss nan"):
-        build()(state, pack(trajectories, advantages * np.nan, BUCKETS)[0])
+        build()(state, stacks(trajectories, advantages * np.nan))
     assert_same(jax.device_get(state.params), before, atol=0)
 
 
 def test_same_inputs_same_bits():
     trajectories, advantages = problem()
-    minibatches = pack(trajectories, advantages, BUCKETS)[0]
+    minibatches = stacks(trajectories, advantages)
     a, _ = params_after(build(), minibatches)
     b, _ = params_after(build(), minibatches)
     assert_same(a, b, atol=0)
@@ -197,7 +214,7 @@ def test_state_is_donated():
     trajectories, advantages = problem()
     state = fresh()
     embedding = state.params["embedding"]
-    build()(state, pack(trajectories, advantages, BUCKETS)[0])
+    build()(state, stacks(trajectories, advantages))
     assert embedding.is_deleted()
 
 

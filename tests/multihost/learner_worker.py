@@ -62,8 +62,10 @@ def run(mesh: jax.sharding.Mesh) -> dict[str, np.ndarray]:
     counts = partitioning.max_over_processes(batch.assign(kept, buckets).counts)
     minibatches, _ = batch.pack(kept, advantages, buckets, counts=counts)
     config = step.UpdateConfig(objective.ObjectiveConfig(kl_coefficient=0.1), epochs=2, chunk=4)
-    # The reference is another draw, made and kept sharded like the parameters.
-    reference = state.init_state(model, optimizer, mesh, seed=1).params
+    # The reference is the same network moved a little, sharded like the parameters.
+    shardings = state.param_shardings(model, mesh)
+    with partitioning.activate(mesh):
+        reference = jax.jit(lambda p: jax.tree.map(lambda x: 1.1 * x, p), out_shardings=shardings)(train.params)
     train, metrics = step.make_update(model, optimizer, mesh, config)(train, minibatches, reference)
 
     rows = np.random.default_rng(1).integers(0, 32, (16, 12))

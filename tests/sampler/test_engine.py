@@ -122,7 +122,8 @@ def test_a_shared_prefix_is_computed_once_and_changes_nothing():
             for r in e.step():
                 done[r.handle] = r
                 check_against_teacher(prompts[r.handle], r)
-                e.close(r.handle)
+                if r.handle in (0, 3):
+                    e.close(r.handle)
         results.append([done[h].tokens.tolist() for h in handles])
         computed.append(e.counters.prefilled_tokens)
         assert e.counters.copied_tokens == (4 * 30 if group else 0)
