@@ -42,16 +42,16 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.policy.remat = False
     config.tokens.tokenizer = "tiny"
 
-    config.sampler.slots = 64
+    config.sampler.slots = 96
     config.sampler.context = 1024
-    config.sampler.block = 16
+    config.sampler.block = 8
     config.sampler.cache_dtype = "float32"
     config.sampler.agent.temperature = 1.0
-    config.sampler.agent.max_new_tokens = 48
+    config.sampler.agent.max_new_tokens = 40
     config.sampler.designer.temperature = 0.7
-    config.sampler.designer.max_new_tokens = 700
+    config.sampler.designer.max_new_tokens = 440
     config.sampler.hint.temperature = 0.3
-    config.sampler.hint.max_new_tokens = 80
+    config.sampler.hint.max_new_tokens = 48
 
     config.rollout.active_skills = 3
     config.rollout.places_per_skill = 4
@@ -61,7 +61,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.rollout.max_turns = 12
 
     config.designer.style = "tiny"
-    config.designer.attempts = 3
+    config.designer.attempts = 2
     config.designer.exemplars = 1
     config.designer.document_words = 40
     config.corpus.chunk_words = 120
@@ -70,11 +70,11 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
     config.learner.role_weight.designer = 2.0
     config.learner.max_staleness = 4
-    config.learner.micro_batch_tokens = 16_384
-    config.learner.buckets = (256, 512, 1024)
+    config.learner.micro_batch_tokens = 4096
+    config.learner.buckets = (128, 256, 512, 1024)
     config.learner.constant_length = 256
     config.learner.vocab_chunk = 128
-    config.learner.optimizer.learning_rate = 1e-5
+    config.learner.optimizer.learning_rate = 2e-4
     config.learner.optimizer.weight_decay = 0.0
 
     config.evaluation.every_steps = 8

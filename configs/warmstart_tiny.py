@@ -19,23 +19,28 @@ def get_config(arg=None):
     config.policy = ml_collections.ConfigDict(
         dict(embed_dim=192, num_layers=5, num_heads=6, num_kv_heads=2, head_dim=32, mlp_dim=512)
     )
-    # Data: shares of samples (not tokens) by kind, and how often a designer prompt shows an exemplar.
-    config.mixture = ml_collections.ConfigDict(dict(program=0.30, hint=0.08, plain=0.36, hinted=0.26))
+    # How often a designer prompt shows an exemplar.
     config.exemplar_share = 0.35
     # Length buckets; every batch holds tokens_per_step tokens of one bucket.
     config.buckets = (160, 256, 464, 928)
     config.tokens_per_step = 4096
     # Loss weight of prompt tokens: of prompts that show a program, and of what an environment says.
     config.prompt_weight = ml_collections.ConfigDict(dict(program=0.5, observation=0.1))
-    # Optimiser: Muon, linear warm-up, cosine to 10 %.
-    config.steps = 1300
-    config.learning_rate = 3e-3
+    # Stages, one after the other, each from the weights that the one before it stored. `mixture` is the share of
+    # samples (not tokens) by kind. First the programs, which are long to learn; then mostly plays.
+    config.stages = ml_collections.ConfigDict(
+        dict(
+            write=dict(steps=1300, learning_rate=3e-3, mixture=dict(program=0.30, hint=0.08, plain=0.36, hinted=0.26)),
+            play=dict(steps=600, learning_rate=2e-3, mixture=dict(program=0.10, hint=0.03, plain=0.45, hinted=0.42)),
+        )
+    )
+    # Optimiser: Muon, linear warm-up, cosine to 10 % in every stage.
     config.warmup_steps = 30
     config.weight_decay = 0.05
     config.log_steps = 50
-    config.save_steps = 100  # steps between writings of the weights
     if arg == "runlocal":
-        config.steps, config.warmup_steps, config.log_steps = 20, 5, 5
+        config.stages.write.steps = config.stages.play.steps = 10
+        config.warmup_steps, config.log_steps = 5, 5
         config.tokenizer_samples = 1500
         config.vocab_size = 1024
     elif arg:

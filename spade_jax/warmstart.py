@@ -29,13 +29,16 @@ from spade_jax.envs import contract, families
 from spade_jax.envs.families import base
 from spade_jax.learner import partitioning, supervised
 from spade_jax.learner import state as state_lib
-from spade_jax.policy import Decoder, DecoderConfig, count_params, save_params
+from spade_jax.policy import Decoder, DecoderConfig, count_params, load_params, save_params
 from spade_jax.runtime import app, compile_cache, seeds
+from spade_jax.runtime.errors import UsageError
 from spade_jax.tokens import chat, parsing
 from spade_jax.tokens import tokenizer as tokenizer_lib
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The configuration, e.g. configs/warmstart_tiny.py.")
 _OUT = flags.DEFINE_string("out", None, "Folder that receives tokenizer.model, policy.npz and warmstart.json.")
+
+_FIRST_STAGE = flags.DEFINE_string("first_stage", None, "Begin at this stage, from what --out already holds.")
 
 _MAX_TURNS = 10
 _DOCUMENT_WORDS = 120
@@ -163,53 +166,69 @@ def main(argv):
     config, out = _CONFIG.value, pathlib.Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)
     compile_cache.enable_compile_cache("auto")
+    stages = config.stages.to_dict()
+    if _FIRST_STAGE.value not in (None, *stages):
+        raise UsageError(f"--first_stage={_FIRST_STAGE.value} is no stage of the config; use {' or '.join(stages)}")
 
-    # Tokenizer: learned from the same distribution as the policy, so that boilerplate is few tokens.
-    generator = Generator(config.seed, config.mixture.to_dict(), config.exemplar_share)
-    samples = (generator.sample(-1 - i) for i in range(config.tokenizer_samples))
-    texts = (text for exchanges in samples for exchange in exchanges for text in exchange)
-    tokenizer_lib.train_sentencepiece(texts, out / compose.TOKENIZER_FILE, config.vocab_size)
-    tokenizer = tokenizer_lib.SentencePieceTokenizer(out / compose.TOKENIZER_FILE)
-    template = chat.ChatTemplate(tokenizer)
-    print(f"tokenizer: {tokenizer.vocab_size} pieces", flush=True)
+    if _FIRST_STAGE.value is None:
+        # Pieces are learned from the distribution they will spell, so that boilerplate is few tokens.
+        generator = Generator(config.seed, next(iter(stages.values()))["mixture"], config.exemplar_share)
+        samples = (generator.sample(-1 - i) for i in range(config.tokenizer_samples))
+        texts = (text for exchanges in samples for exchange in exchanges for text in exchange)
+        tokenizer_lib.train_sentencepiece(texts, out / compose.TOKENIZER_FILE, config.vocab_size)
+    template = chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(out / compose.TOKENIZER_FILE))
+    print(f"tokenizer: {template.tokenizer.vocab_size} pieces", flush=True)
 
-    # Policy.
-    model = Decoder(DecoderConfig(vocab_size=tokenizer.vocab_size, **config.policy.to_dict()))
-    mesh = partitioning.make_mesh()
+    started = _FIRST_STAGE.value is None
+    facts: dict[str, Any] = {"config": json.loads(config.to_json())}
+    for number, (name, stage) in enumerate(stages.items()):
+        started = started or name == _FIRST_STAGE.value
+        if started:
+            facts[name] = train_stage(config, name, stage, number, template, out)
+    (out / "warmstart.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
+    print(f"wrote {out}")
+
+
+def train_stage(config, name: str, stage: dict, number: int, template: chat.ChatTemplate, out: pathlib.Path) -> dict:
+    """Trains one stage from the weights stored in `out` (the first one from random) and stores its own there."""
+    path = out / compose.POLICY_FILE
+    shape = DecoderConfig(vocab_size=template.tokenizer.vocab_size, **config.policy.to_dict())
+    # From the file, not from memory, so that a build that begins at this stage gives the same weights.
+    params = load_params(path)[0] if number else None
+    model, mesh = Decoder(shape), partitioning.make_mesh()
     optimizer = state_lib.make_optimizer(
         state_lib.OptimizerConfig(
             kind="muon",
-            learning_rate=config.learning_rate,
+            learning_rate=stage["learning_rate"],
             schedule="cosine",
             warmup_steps=config.warmup_steps,
-            total_steps=config.steps,
+            total_steps=stage["steps"],
             weight_decay=config.weight_decay,
         ),
         model,
     )
-    state = state_lib.init_state(model, optimizer, mesh, seed=config.seed)
+    state = state_lib.init_state(model, optimizer, mesh, seed=config.seed, params=params)
     step_fn = supervised.make_supervised_step(model, optimizer, mesh)
-    print(f"policy: {count_params(state.params) / 1e6:.2f} M parameters", flush=True)
+    print(f"stage {name}: {count_params(state.params) / 1e6:.2f} M parameters", flush=True)
 
+    generator = Generator(config.seed + number, stage["mixture"], config.exemplar_share)
     data = batches(generator, template, config, partitioning.batch_shards(mesh))
-    started, seen, losses = time.time(), 0, []
-    for step in range(1, config.steps + 1):
+    began, seen, losses, loss = time.time(), 0, [], float("nan")
+    for step in range(1, stage["steps"] + 1):
         tokens, weights = next(data)
         state, metrics = step_fn(state, tokens, weights)
         seen += tokens.size
         losses.append(metrics["loss"])
-        if step % config.log_steps == 0 or step == config.steps:
-            elapsed = time.time() - started
+        if step % config.log_steps == 0 or step == stage["steps"]:
+            elapsed = time.time() - began
             loss = float(np.mean(jax.device_get(losses)))
             losses = []
-            rate, left = seen / elapsed, elapsed / step * (config.steps - step)
-            print(f"step {step}/{config.steps}  loss {loss:.4f}  {rate:.0f} tokens/s  {left:.0f} s left", flush=True)
-        if step % config.save_steps == 0 or step == config.steps:
-            save_params(out / compose.POLICY_FILE, jax.device_get(state.params), model.config, storage="float16")
-
-    facts = {"config": json.loads(config.to_json()), "final_loss": loss, "tokens": seen}
-    (out / "warmstart.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
-    print(f"wrote {out}")
+            rate, left = seen / elapsed, elapsed / step * (stage["steps"] - step)
+            print(
+                f"{name} {step}/{stage['steps']}  loss {loss:.4f}  {rate:.0f} tokens/s  {left:.0f} s left", flush=True
+            )
+    save_params(path, jax.device_get(state.params), model.config, storage="float16")
+    return {"final_loss": loss, "tokens": seen}
 
 
 def run():

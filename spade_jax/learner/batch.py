@@ -113,14 +113,10 @@ def assign_buckets(lengths: Sequence[int], config: BucketConfig) -> list[list[in
 
 def micro_batch_counts(rows: list[list[int]], config: BucketConfig) -> np.ndarray:
     """int32[buckets] micro-batches that the assignment needs in this process."""
-    return np.array(
-        [-(-len(r) // config.local_rows(t)) for r, t in zip(rows, config.lengths, strict=True)], np.int32
-    )
+    return np.array([-(-len(r) // config.local_rows(t)) for r, t in zip(rows, config.lengths, strict=True)], np.int32)
 
 
-def _stack(
-    trajectories: list[Trajectory], advantages: list[float], length: int, rows: int, count: int
-) -> Stack:
+def _stack(trajectories: list[Trajectory], advantages: list[float], length: int, rows: int, count: int) -> Stack:
     M = 1 << (count - 1).bit_length()
     shape = (M, rows, length)
     batch = Batch(

@@ -105,9 +105,7 @@ def tree_shardings(logical: Any, abstract: Any, mesh: Mesh, rules: Rules = DEFAU
                 )
         return NamedSharding(mesh, resolved)
 
-    return jax.tree_util.tree_map_with_path(
-        leaf, logical, abstract, is_leaf=lambda x: isinstance(x, PartitionSpec)
-    )
+    return jax.tree_util.tree_map_with_path(leaf, logical, abstract, is_leaf=lambda x: isinstance(x, PartitionSpec))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -141,7 +139,9 @@ def global_rows(mesh: Mesh, tree: Any, *, row_axis: int = 0) -> Any:
         x = np.asarray(x)
         rows = x.shape[row_axis] * jax.process_count()
         if rows % shards:
-            raise ValueError(f"{rows} batch rows do not divide over mesh data*fsdp={shards}; use a multiple of {shards}")
+            raise ValueError(
+                f"{rows} batch rows do not divide over mesh data*fsdp={shards}; use a multiple of {shards}"
+            )
         return jax.make_array_from_process_local_data(sharding, x)
 
     with _explicit():

@@ -379,8 +379,9 @@ class Engine:
             self.counters.prefilled_tokens += n
         window = self._window(int(np.max(starts + counts)))
         self._count_shape("prefill", count, chunk, window)
+        chunk_arrays = tokens, slots, starts, counts
         self._cache = prefill(
-            self._model, self._params, self._cache, tokens, slots, starts, counts, window=window, sharding=self._sharding
+            self._model, self._params, self._cache, *chunk_arrays, window=window, sharding=self._sharding
         )
 
     def _copy(self, copies: list[tuple[int, int, int]]) -> None:

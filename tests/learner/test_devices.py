@@ -31,7 +31,7 @@ def start(devices: int, *args: object) -> subprocess.Popen:
 def finish(*processes: subprocess.Popen) -> None:
     try:
         for process in processes:
-            output, _ = process.communicate(timeout=300)
+            output, _ = process.communicate(timeout=900)
             assert process.returncode == 0, output[-3000:]
     finally:
         for process in processes:
@@ -69,12 +69,7 @@ def test_two_processes(one_device, tmp_path):
         s.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{s.getsockname()[1]}"
     out, meshes = tmp_path / "two.npz", ("4,1,1,1", "2,1,2,1")
-    finish(
-        *(
-            start(2, out, *meshes, "--coordinator", address, "--processes", 2, "--process", i)
-            for i in range(2)
-        )
-    )
+    finish(*(start(2, out, *meshes, "--coordinator", address, "--processes", 2, "--process", i) for i in range(2)))
     found = dict(np.load(out))
     for mesh in meshes:
         check(found, mesh, one_device)

@@ -84,9 +84,7 @@ def test_logits_never_exist_whole():
 
 
 def test_model_logprobs_are_causal():
-    config = DecoderConfig(
-        vocab_size=V, embed_dim=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, mlp_dim=16
-    )
+    config = DecoderConfig(vocab_size=V, embed_dim=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, mlp_dim=16)
     model = Decoder(config)
     params = init_params(model, jax.random.key(0))
     tokens = jax.random.randint(jax.random.key(1), (1, T), 0, V)

@@ -141,9 +141,7 @@ def test_gradient_stays_finite_where_a_probability_collapsed():
 
 def test_importance_weight_carries_no_gradient():
     batch = make_batch([[0, 1]], [1.0], mu=[[0.0, -0.2]])
-    grad = jax.grad(
-        lambda x: policy_loss(x, x, x, batch, ObjectiveConfig(), step=jnp.int32(0)).loss
-    )(jnp.zeros((1, 2)))
+    grad = jax.grad(lambda x: policy_loss(x, x, x, batch, ObjectiveConfig(), step=jnp.int32(0)).loss)(jnp.zeros((1, 2)))
     np.testing.assert_allclose(grad, [[0.0, -np.exp(0.2)]], rtol=1e-6)
 
 

@@ -56,7 +56,9 @@ def test_decay_spares_norms():
 def test_schedules():
     constant = make_schedule(OptimizerConfig(learning_rate=1.0, warmup_steps=4))
     np.testing.assert_allclose([constant(i) for i in range(6)], [0.25, 0.5, 0.75, 1, 1, 1], atol=1e-6)
-    cosine = make_schedule(OptimizerConfig(1.0, "cosine", warmup_steps=2, total_steps=6, final_fraction=0.1))
+    cosine = make_schedule(
+        OptimizerConfig(learning_rate=1.0, schedule="cosine", warmup_steps=2, total_steps=6, final_fraction=0.1)
+    )
     np.testing.assert_allclose([cosine(i) for i in (0, 1, 2, 4, 6, 9)], [0.5, 1, 1, 0.55, 0.1, 0.1], atol=1e-6)
     with pytest.raises(ValueError, match="optimizer.schedule='linear'"):
         make_schedule(OptimizerConfig(schedule="linear"))

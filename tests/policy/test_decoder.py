@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -47,6 +48,7 @@ def sequence(config, batch=2, length=12):
     return tokens, jnp.broadcast_to(jnp.arange(length), (batch, length))
 
 
+@functools.partial(jax.jit, static_argnums=0)  # one operation at a time, each would be compiled alone
 def logits_of(model, params, tokens, positions, cache=None):
     hidden, cache = model.apply({"params": params}, tokens, positions, cache)
     return model.apply({"params": params}, hidden, method="head"), cache
@@ -57,7 +59,9 @@ def test_future_tokens_have_no_gradient_into_the_past():
     tokens, positions = sequence(TINY, batch=1, length=9)
     model_u = Decoder(TINY, unrolled=True)
 
-    def hidden_from_embeddings(offset_TxD, t):
+    @jax.jit
+    @jax.grad
+    def gradient_of(offset_TxD, t):
         # The offset enters through a vocabulary of one row per position.
         table = jnp.zeros((TINY.vocab_size, TINY.embed_dim)).at[:9].set(params["embedding"][tokens[0]] + offset_TxD)
         own = unrolled_params(params | {"embedding": table}, TINY.num_layers)
@@ -65,7 +69,7 @@ def test_future_tokens_have_no_gradient_into_the_past():
         return jnp.sum(jnp.sin(hidden[0, t]))
 
     for t in (0, 4, 8):
-        gradient = jax.grad(hidden_from_embeddings)(jnp.zeros((9, TINY.embed_dim)), t)
+        gradient = gradient_of(jnp.zeros((9, TINY.embed_dim)), t)
         reach = np.abs(np.asarray(gradient)).sum(-1)
         assert (reach[t + 1 :] == 0).all()
         assert (reach[: t + 1] > 0).all()
@@ -78,11 +82,10 @@ def test_cached_decoding_equals_teacher_forcing(name):
     tokens, positions = sequence(config)
     full, _ = logits_of(model, params, tokens, positions)
     cache = init_cache(config, 2, 16)
-    step = jax.jit(lambda cache, t, p: logits_of(model, params, t, p, cache))
-    first, cache = step(cache, tokens[:, :5], positions[:, :5])
+    first, cache = logits_of(model, params, tokens[:, :5], positions[:, :5], cache)
     parts = [first]
     for t in range(5, 12):
-        part, cache = step(cache, tokens[:, t : t + 1], positions[:, t : t + 1])
+        part, cache = logits_of(model, params, tokens[:, t : t + 1], positions[:, t : t + 1], cache)
         parts.append(part)
     np.testing.assert_allclose(jnp.concatenate(parts, 1), full, atol=1e-5)
 
@@ -237,7 +240,8 @@ with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
     sharded = jax.device_put(params, shardings)
     q = sharded["layers"]["attention"]["q"]
     assert q.sharding.shard_shape(q.shape) == (2, 12, 2, 6)
-    together = np.asarray(jax.jit(forward)(sharded, jax.device_put(tokens, NamedSharding(mesh, jax.P(("data", "fsdp"))))))
+    rows = jax.device_put(tokens, NamedSharding(mesh, jax.P(("data", "fsdp"))))
+    together = np.asarray(jax.jit(forward)(sharded, rows))
 
 def sample(params, mesh, slots):
     engine = Engine(model, params, slots=slots, context=64, block=4, stop_token=1, run_seed=3, mesh=mesh)
@@ -246,7 +250,9 @@ def sample(params, mesh, slots):
         engine.submit(handle, np.arange(2, 5 + i), 12)
     done = []
     while engine.busy:
-        done += engine.step()
+        for response in engine.step():
+            done.append(response)
+            engine.close(response.handle)
     done = sorted(done, key=lambda r: r.handle)
     return [r.tokens.tolist() for r in done], np.concatenate([r.logp for r in done]), engine
 

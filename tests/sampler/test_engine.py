@@ -51,11 +51,13 @@ def engine(slots=3, **options) -> Engine:
     return Engine(MODEL, weights(), slots=slots, **options)
 
 
-def run(e: Engine) -> dict[int, object]:
+def run(e: Engine, close: bool = False) -> dict[int, object]:
     done = {}
     while e.busy:
         for response in e.step():
             done[response.handle] = response
+            if close:
+                e.close(response.handle)
     return done
 
 
@@ -110,7 +112,7 @@ def test_greedy_equals_top_1_of_teacher_forcing():
 
 def test_a_shared_prefix_is_computed_once_and_changes_nothing():
     shared = prompt(0, 30)
-    prompts = [np.concatenate([shared, prompt(10 + i, 1 + i)]) for i in range(5)]
+    prompts = [np.concatenate([shared, [2 + i], prompt(10 + i, i)]) for i in range(5)]
     results, computed = [], []
     for group in (None, "g"):
         e = engine(slots=3)  # the others wait and copy from a conversation in progress
@@ -140,7 +142,7 @@ def test_draws_depend_on_neither_slot_batch_nor_block():
             e.submit(e.open(f"other{i}", SamplingConfig(temperature=1.3)), prompt(50 + i, 3 + i), 9)
         handle = e.open("c", SamplingConfig())
         e.submit(handle, tokens, 12)
-        return run(e)[handle].tokens.tolist()
+        return run(e, close=True)[handle].tokens.tolist()
 
     assert response_of_c(0, 3, 4) == response_of_c(2, 3, 4) == response_of_c(2, 1, 4) == response_of_c(1, 3, 7)
 

@@ -7,7 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spade_jax.sampler.sampling import SamplingConfig, draw, pack, truncated_weights
+from spade_jax.sampler.sampling import SamplingConfig, pack
+from spade_jax.sampler.sampling import draw as eager_draw
+from spade_jax.sampler.sampling import truncated_weights as eager_weights
+
+draw, truncated_weights = jax.jit(eager_draw), jax.jit(eager_weights)
 
 V = 150  # not a multiple of the draw's group size
 
