@@ -65,12 +65,12 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.designer.exemplars = 1
     config.designer.document_words = 40
     config.corpus.chunk_words = 120
-    config.sandbox.max_live = 64
+    config.sandbox.max_live = 128
     config.sandbox.limits.call_seconds = 5.0  # a busy laptop must not void an honest program
 
     config.learner.role_weight.designer = 2.0
     config.learner.max_staleness = 4
-    config.learner.micro_batch_tokens = 4096
+    config.learner.micro_batch_tokens = 2048  # what fits the caches of a CPU
     config.learner.buckets = (128, 256, 512, 1024)
     config.learner.constant_length = 256
     config.learner.vocab_chunk = 128

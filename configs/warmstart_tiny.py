@@ -26,12 +26,16 @@ def get_config(arg=None):
     config.tokens_per_step = 4096
     # Loss weight of prompt tokens: of prompts that show a program, and of what an environment says.
     config.prompt_weight = ml_collections.ConfigDict(dict(program=0.5, observation=0.1))
-    # Stages, one after the other, each from the weights that the one before it stored. `mixture` is the share of
+    # Stages in the order of their names, each from the weights that the one before it stored. `mixture` is the share of
     # samples (not tokens) by kind. First the programs, which are long to learn; then mostly plays.
     config.stages = ml_collections.ConfigDict(
         dict(
-            write=dict(steps=1300, learning_rate=3e-3, mixture=dict(program=0.30, hint=0.08, plain=0.36, hinted=0.26)),
-            play=dict(steps=600, learning_rate=2e-3, mixture=dict(program=0.10, hint=0.03, plain=0.45, hinted=0.42)),
+            a_write=dict(
+                steps=1300, learning_rate=3e-3, mixture=dict(program=0.30, hint=0.08, plain=0.36, hinted=0.26)
+            ),
+            b_play=dict(
+                steps=600, learning_rate=2e-3, mixture=dict(program=0.10, hint=0.03, plain=0.45, hinted=0.42)
+            ),
         )
     )
     # Optimiser: Muon, linear warm-up, cosine to 10 % in every stage.
@@ -39,7 +43,7 @@ def get_config(arg=None):
     config.weight_decay = 0.05
     config.log_steps = 50
     if arg == "runlocal":
-        config.stages.write.steps = config.stages.play.steps = 10
+        config.stages.a_write.steps = config.stages.b_play.steps = 10
         config.warmup_steps, config.log_steps = 5, 5
         config.tokenizer_samples = 1500
         config.vocab_size = 1024

@@ -166,7 +166,7 @@ def main(argv):
     config, out = _CONFIG.value, pathlib.Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)
     compile_cache.enable_compile_cache("auto")
-    stages = config.stages.to_dict()
+    stages = dict(sorted(config.stages.to_dict().items()))  # a ConfigDict has no order of its own
     if _FIRST_STAGE.value not in (None, *stages):
         raise UsageError(f"--first_stage={_FIRST_STAGE.value} is no stage of the config; use {' or '.join(stages)}")
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,10 +48,6 @@ def train(workdir, *extra, **environ):
     )
 
 
-def config():
-    config = resolve_preset(spade_tiny.get_config("runlocal"))
-    return config
-
 
 @dataclasses.dataclass
 class Outcome:
@@ -66,7 +63,7 @@ class Outcome:
 
 
 def outcome(workdir) -> Outcome:
-    settings = config()
+    settings = resolve_preset(spade_tiny.get_config("runlocal"))
     model, params = compose.policy(settings)
     optimizer = state_lib.make_optimizer(compose.optimizer_config(settings), model)
     mesh = partitioning.make_mesh()
@@ -160,10 +157,11 @@ def test_same_seed_same_everything(expected, tmp_path):
 
 
 @pytest.mark.slow
-def test_another_seed_is_another_run(expected, tmp_path):
-    run = train(tmp_path, "--config.run.seed=1")
+def test_another_seed_is_another_run(finished, tmp_path):
+    run = train(tmp_path, "--config.run.seed=1", "--config.run.steps=1", "--config.evaluation.every_steps=0")
     assert run.returncode == 0, run.stderr
-    assert outcome(tmp_path).memory != expected.memory
+    first = transcripts.transcript_path("transcripts", 0)
+    assert (tmp_path / first).read_bytes() != (finished[0] / first).read_bytes()
 
 
 @pytest.mark.slow
@@ -191,8 +189,7 @@ def test_killed_at_any_moment_it_ends_in_the_same_bits(expected, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_asked_to_stop_it_checkpoints_and_goes_on_later(expected, tmp_path, number):
+def test_asked_to_stop_it_checkpoints_and_goes_on_later(expected, tmp_path):
     process = subprocess.Popen(
         command(tmp_path, "--config.checkpoint.save_steps=0", "--config.checkpoint.save_secs=0"),
         env=environment(),
@@ -202,7 +199,7 @@ def test_asked_to_stop_it_checkpoints_and_goes_on_later(expected, tmp_path, numb
     )
     while not process.stdout.readline().startswith("step 1/"):
         assert process.poll() is None
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     assert "with a checkpoint" in output
@@ -250,8 +247,6 @@ def test_a_workdir_of_another_config_is_refused(finished):
 
 @pytest.mark.slow
 def test_an_unreadable_checkpoint_is_named(finished, tmp_path):
-    import shutil
-
     broken = tmp_path / "broken"
     shutil.copytree(finished[0], broken)
     for file in (broken / "checkpoints" / str(STEPS)).rglob("*"):

@@ -29,7 +29,7 @@ def run(main: Callable[[list[str]], int | None], argv: Sequence[str] | None = No
         app.run(main, argv=argv, flags_parser=parse_flags)
     except UsageError as error:
         _end(str(error), EXIT_USAGE)
-    except RunError as error:
+    except (RunError, FloatingPointError) as error:  # the learner says so of a loss that is not finite
         _end(str(error), EXIT_FAILURE)
     except KeyboardInterrupt:
         _end("interrupted", EXIT_INTERRUPTED)
