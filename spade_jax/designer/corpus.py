@@ -98,7 +98,7 @@ def load_path(
     """
     root = pathlib.Path(path)
     if not root.exists():
-        raise ValueError(f"corpus path {path} does not exist; name a file or folder, or leave it empty for {PYDOC}")
+        raise ValueError(f"corpus path {path} does not exist; name a file or folder")
     if root.is_dir():
         files = sorted(file for file in root.rglob("*") if file.is_file() and file.name.lower().endswith(SUFFIXES))
         if not files:
@@ -229,7 +229,7 @@ def chunk(text: str, chunk_words: int) -> list[str]:
 
 def first_words(text: str, count: int) -> str:
     """The text up to and including its `count`-th word, white space as it was."""
-    return re.match(rf"(?:\s*\S+){{0,{count}}}", text)[0]
+    return re.match(rf"(?:\s*\S++){{0,{count}}}", text)[0]
 
 
 def theme_words(text: str, n: int) -> list[str]:
@@ -371,7 +371,7 @@ def _chunked(
     duplicates = 0
     for place, text in records:
         if max_words is not None:
-            text = re.match(rf"(?:\s*\S++){{0,{max_words}}}", text)[0]
+            text = first_words(text, max_words)
         for piece in chunk(text, chunk_words):
             normal = " ".join(re.findall(r"\w+", piece.lower()))
             key = hashlib.sha256(normal.encode("utf-8", "surrogatepass")).digest()

@@ -425,8 +425,7 @@ def _listed_or(first: str, observation: str, fallback: str) -> list[str]:
     return listed_actions(observation) or listed_actions(first) or [fallback]
 
 
-# Where nothing is listed, a
-# word that means nothing stands in.
+# Where nothing is listed, a word that means nothing stands in.
 _POLICIES: dict[str, _Policy] = {
     "empty": lambda first, last, rng: "",
     "echo": lambda first, last, rng: last,

@@ -150,16 +150,15 @@ class Memory:
                         step,
                         joins,
                         record.id,
-                        # A lone surrogate of untrusted text has no UTF-8 form.
-                        record.source.encode("utf-8", "replace").decode(),
-                        record.class_name,
+                        _encodable(record.source),
+                        _encodable(record.class_name),
                         record.kind,
-                        record.skill,
-                        record.document_id,
+                        _encodable(record.skill),
+                        _encodable(record.document_id),
                         json.dumps(record.parents),
                         record.prompt_hash,
                         record.policy_step,
-                        record.hint.encode("utf-8", "replace").decode(),
+                        _encodable(record.hint),
                         record.report.failure if record.report else None,
                         json.dumps(to_jsonable(record.report)) if record.report else None,
                     ),
@@ -423,6 +422,11 @@ class _Transaction:
 _COLUMNS = (
     "id, source, class_name, kind, skill, document_id, parents, prompt_hash, policy_step, hint, report"  # report last
 )
+
+
+def _encodable(text: str) -> str:
+    """The text with "?" for every lone surrogate: untrusted text may hold one, and it has no UTF-8 form."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _record(row: Sequence[Any], statistics: Mapping[str, Mapping[str, tuple[float, int]]]) -> EnvironmentRecord:

@@ -1,4 +1,4 @@
-"""From a designer response to a program: static checks only, nothing is executed.
+"""From a source text to a program: static checks only, nothing is executed.
 
 The checks here are hygiene: they keep out programs that could not work in the sandbox
 and cheap cheats. They are not a security wall; the sandbox is.
@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import hashlib
 import re
 import warnings
 
-from spade_jax.envs.contract import REQUIRED_METHODS
-from spade_jax.tokens.parsing import fenced_program
+from spade_jax.envs.contract import REQUIRED_METHODS, environment_id
 
 MAX_SOURCE_CHARS = 60_000
 MAX_CLASS_NAME_CHARS = 64
@@ -80,19 +78,6 @@ class Program:
     @property
     def id(self) -> str:
         return environment_id(self.source)
-
-
-def environment_id(source: str) -> str:
-    """Hex SHA-256 of the source: the id of its record."""
-    return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def parse_response(response: str) -> Program:
-    """The program in a designer response; raises ProgramError."""
-    source = fenced_program(response)
-    if source is None:
-        raise ProgramError("no_code", f"no fenced program in a response of {len(response)} characters")
-    return parse_program(source)
 
 
 def parse_program(source: str) -> Program:

@@ -7,12 +7,12 @@ programs in every process and a longer list begins with the shorter one.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spade_jax.envs import families
+from spade_jax.envs.contract import environment_id
 from spade_jax.envs.families import base
 from spade_jax.structs import EnvironmentRecord
 
@@ -74,7 +74,7 @@ def _draw(family: base.Family, rng: random.Random, split: str, words: Sequence[s
     params = family.parameters(rng, split)
     source = family.source(params, rng.sample(list(words), _WORDS_A_PROGRAM))
     record = EnvironmentRecord(
-        id=hashlib.sha256(source.encode()).hexdigest(),
+        id=environment_id(source),
         source=source,
         class_name=source.split("\nclass ")[1].split(":")[0],
         skill=family.skill,

@@ -19,6 +19,7 @@ as the stripped response where the player boxed nothing.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,11 @@ METHODS = ("reset", "step", "solution", "secrets", "close")
 REQUIRED_METHODS = ("reset", "step")
 MAX_OBSERVATION_CHARS = 4000
 SUCCESS_REWARD = 1.0 - 1e-6
+
+
+def environment_id(source: str) -> str:
+    """Hex SHA-256 of a program's source: the id of its record."""
+    return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def succeeded(reward: float, terminated: bool, info: Mapping[str, Any]) -> bool:

@@ -16,7 +16,6 @@ directions keep the final score: a step of `ProgramEnv` pays the change of the s
 from __future__ import annotations
 
 import collections
-import hashlib
 import re
 import string
 import time
@@ -27,7 +26,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from spade_jax.envs.contract import MAX_OBSERVATION_CHARS, METHODS
+from spade_jax.envs.contract import MAX_OBSERVATION_CHARS, METHODS, environment_id
 from spade_jax.sandbox import Reply
 from spade_jax.structs import EnvironmentRecord
 
@@ -248,7 +247,7 @@ class TrustedPool:
 
 def trusted_record(class_name: str, skill: str = "") -> EnvironmentRecord:
     """The record of a program that `TrustedPool` serves under `class_name`; it has no source."""
-    return EnvironmentRecord(hashlib.sha256(f"trusted:{class_name}".encode()).hexdigest(), "", class_name, skill=skill)
+    return EnvironmentRecord(environment_id(f"trusted:{class_name}"), "", class_name, skill=skill)
 
 
 def describe(observation: Any) -> str:

@@ -60,15 +60,14 @@ def probe_metrics(probe: Sequence[Bundled], episodes: Sequence[structs.Episode])
 
 
 def bootstrap_interval(
-    values: np.ndarray, *, rng: np.random.Generator, samples: int = 10_000, level: float = 0.95
+    values: np.ndarray, *, rng: np.random.Generator, samples: int = 10_000
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of a mean over seeds and episodes.
+    """95 % percentile bootstrap interval of a mean over seeds and episodes.
 
     Args:
       values: float[R, N], R runs (seeds) of N episodes; episode n is the same instance in every run.
       rng: the source of resampling.
       samples: number of resamples.
-      level: coverage.
 
     Returns:
       (low, high) of the mean when runs and instances are both resampled with replacement.
@@ -79,6 +78,5 @@ def bootstrap_interval(
         rows = rng.integers(0, runs, runs)
         columns = rng.integers(0, episodes, episodes)
         means[i] = values[np.ix_(rows, columns)].mean()
-    tail = (1.0 - level) / 2.0
-    low, high = np.quantile(means, [tail, 1.0 - tail])
+    low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)

@@ -34,7 +34,7 @@ class BucketConfig:
 
     def __post_init__(self) -> None:
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)) or self.lengths[0] < 2:
-            raise ValueError(f"learner.bucket_lengths={self.lengths} must ascend, from 2 or more")
+            raise ValueError(f"learner.buckets={self.lengths} must ascend, from 2 or more")
         if self.row_multiple % self.processes:
             raise ValueError(
                 f"mesh data*fsdp={self.row_multiple} is not a multiple of {self.processes} processes; "
@@ -45,15 +45,6 @@ class BucketConfig:
         """Rows of one micro-batch of this bucket that this process fills."""
         shards = max(self.tokens_per_micro_batch // length // self.row_multiple, 1)
         return shards * self.row_multiple // self.processes
-
-
-def bucket_lengths(shortest: int, longest: int) -> tuple[int, ...]:
-    """Doubles `shortest` until `longest`, which is always the last: (128, 300) -> (128, 256, 300)."""
-    lengths = []
-    while shortest < longest:
-        lengths.append(shortest)
-        shortest *= 2
-    return (*lengths, longest)
 
 
 class Stack(NamedTuple):

@@ -8,10 +8,12 @@ attempts, so that the agent has something to play; those retries give no gradien
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Sequence
 
 from spade_jax import structs
 from spade_jax.designer import gate, parse, prompts
+from spade_jax.envs.contract import environment_id
 from spade_jax.rollout.generate import generate
 from spade_jax.sampler import Engine, SamplingConfig
 from spade_jax.sandbox import Pool
@@ -139,13 +141,13 @@ def _design(
 ) -> Design:
     source = turn.response if source is None else source
     record = structs.EnvironmentRecord(
-        id=parse.environment_id(source),
+        id=environment_id(source),
         source=source,
         class_name=parse.parse_program(source).class_name if report.valid else "",
         skill=assignment.skill,
         document_id=assignment.document_id,
         parents=assignment.parents,
-        prompt_hash=parse.environment_id(repr(list(assignment.messages))),
+        prompt_hash=hashlib.sha256(repr(list(assignment.messages)).encode()).hexdigest(),
         policy_step=step,
         report=report,
     )

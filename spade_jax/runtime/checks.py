@@ -13,7 +13,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from spade_jax.runtime.errors import UsageError
-from spade_jax.runtime.presets import get_key
+from spade_jax.runtime.presets import GATE_CHECKS, get_key
 
 MESH_AXES = ("data", "fsdp", "tensor", "expert")
 
@@ -31,8 +31,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "learner.estimator.designer": ("ema", "group_zscore", "group_mean", "leave_one_out"),
     "learner.aggregation": ("token_mean", "sequence_mean", "constant_length"),
 }
-
-GATE_CHECKS = ("parse", "contract", "determinism", "solvable", "nontrivial", "varied")
 
 # key -> (least, greatest), both allowed.
 _RANGES: dict[str, tuple[float, float]] = {
@@ -245,7 +243,7 @@ def resolve_mesh(mesh: ConfigDict, device_count: int) -> dict[str, int]:
 
 
 def check_mesh(sizes: dict[str, int], dimensions: dict[str, int]) -> None:
-    """Checks that the tensor axis divides what it shards.
+    """Checks that the tensor and fsdp axes divide what they shard.
 
     Args:
       sizes: as returned by `resolve_mesh`.

@@ -21,6 +21,8 @@ class Switch(NamedTuple):
     paper: Any
 
 
+GATE_CHECKS = ("parse", "contract", "determinism", "solvable", "nontrivial", "varied")  # in the order they run
+
 SWITCHES: dict[str, Switch] = {
     "method.paired_seeds": Switch(True, False),
     "method.regret_floor": Switch(False, True),
@@ -31,9 +33,7 @@ SWITCHES: dict[str, Switch] = {
     "method.cap_unverified": Switch(True, False),
     "method.void_crashes": Switch(True, False),
     "method.truncated_scores_zero": Switch(False, True),
-    "gate.checks": Switch(
-        ("parse", "contract", "determinism", "solvable", "nontrivial", "varied"), ("parse", "contract")
-    ),
+    "gate.checks": Switch(GATE_CHECKS, ("parse", "contract")),
     "memory.rank": Switch("lower_bound", "regret"),
     "memory.eviction": Switch("cells", "oldest"),
     "memory.replay_share": Switch(0.25, 0.0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spade_jax.runtime.metrics import code_block
-from spade_jax.structs import EnvironmentRecord, Episode
+from spade_jax.structs import HINTED, EnvironmentRecord, Episode
 
 _MAX_CHARS = 8000
 
@@ -21,7 +21,7 @@ def program(record: EnvironmentRecord) -> str:
 def transcript(episode: Episode, hint: str) -> str:
     """One episode, turn by turn."""
     lines = [f"{episode.arm}, seed {episode.seed}: {episode.status}, return {episode.episode_return:.2f}"]
-    if episode.arm == "hinted":
+    if episode.arm == HINTED:
         lines.append(f"hint: {hint}")
     for turn in episode.turns:
         lines += [f"environment: {turn.observation}", f"agent: {turn.response}  [reward {turn.reward:.2f}]"]

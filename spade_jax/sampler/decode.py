@@ -44,21 +44,33 @@ def _constrain(cache: Cache, sharding: jax.sharding.Sharding | None) -> Cache:
     return cache if sharding is None else jax.lax.with_sharding_constraint(cache, sharding)
 
 
-def _read(cache: Cache, window: int, rows: jax.Array | slice = slice(None)) -> Cache:
-    """The first `window` positions of some rows (all by default)."""
-    if isinstance(rows, slice) and window == cache[0].context:
+def _read(cache: Cache, window: int) -> Cache:
+    """The first `window` positions of all rows."""
+    if window == cache[0].context:
         return cache
-    return tuple(KVCache(layer.k[rows, :, :, :window], layer.v[rows, :, :window]) for layer in cache)
+    return tuple(KVCache(layer.k[..., :window], layer.v[..., :window, :]) for layer in cache)
 
 
-def _write(cache: Cache, window: int, part: Cache, rows: jax.Array | slice = slice(None)) -> Cache:
-    """Inverse of `_read`; a row index beyond the cache (padding) writes nothing."""
-    if isinstance(rows, slice) and window == cache[0].context:
+def _write(cache: Cache, part: Cache) -> Cache:
+    """Inverse of `_read`."""
+    if part[0].context == cache[0].context:
         return part
+    update = functools.partial(jax.lax.dynamic_update_slice, start_indices=(0, 0, 0, 0))
+    return jax.tree.map(update, cache, part)
+
+
+def _gather(cache: Cache, rows_R: jax.Array, window: int) -> Cache:
+    """The first `window` positions of some rows."""
+    return tuple(KVCache(layer.k[rows_R, :, :, :window], layer.v[rows_R, :, :window]) for layer in cache)
+
+
+def _scatter(cache: Cache, rows_R: jax.Array, part: Cache) -> Cache:
+    """Inverse of `_gather`; a row index beyond the cache (padding) writes nothing."""
+    window = part[0].context
     return tuple(
         KVCache(
-            k=layer.k.at[rows, :, :, :window].set(new.k, mode="drop"),
-            v=layer.v.at[rows, :, :window].set(new.v, mode="drop"),
+            k=layer.k.at[rows_R, :, :, :window].set(new.k, mode="drop"),
+            v=layer.v.at[rows_R, :, :window].set(new.v, mode="drop"),
         )
         for layer, new in zip(cache, part, strict=True)
     )
@@ -92,9 +104,9 @@ def prefill(
     """
     column = jnp.arange(tokens_RxP.shape[1])
     positions = jnp.where(column < counts_R[:, None], starts_R[:, None] + column, window)
-    rows = join_layers(_read(cache, window, slots_R))
+    rows = join_layers(_gather(cache, slots_R, window))
     _, rows = model.apply({"params": params}, tokens_RxP, positions, rows)
-    return _constrain(_write(cache, window, split_layers(rows), slots_R), sharding)
+    return _constrain(_scatter(cache, slots_R, split_layers(rows)), sharding)
 
 
 @functools.partial(jax.jit, static_argnames=("window", "sharding"), donate_argnames="cache")
@@ -107,7 +119,7 @@ def copy_rows(
     sharding: jax.sharding.Sharding | None = None,
 ) -> Cache:
     """Copies the first `window` positions of rows `sources` to rows `targets` (>= S: padding); cache is donated."""
-    return _constrain(_write(cache, window, _read(cache, window, sources_R), targets_R), sharding)
+    return _constrain(_scatter(cache, targets_R, _gather(cache, sources_R, window)), sharding)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "steps", "window", "sharding"), donate_argnames="cache")
@@ -170,4 +182,4 @@ def decode_block(
     outputs = jnp.full((slots, steps), -1, jnp.int32), jnp.zeros((slots, steps), jnp.float32)
     carry = (0, _read(cache, window), state.token, state.position, state.remaining, *outputs)
     _, live, _, _, _, tokens, logps = jax.lax.while_loop(busy, advance, carry)
-    return _constrain(_write(cache, window, live), sharding), tokens, logps
+    return _constrain(_write(cache, live), sharding), tokens, logps

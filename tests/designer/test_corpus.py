@@ -68,7 +68,6 @@ def compressed(path, data: bytes):
     if path.suffix == ".gz":
         path.write_bytes(gzip.compress(data))
     elif path.suffix == ".zst":
-        zstandard = pytest.importorskip("zstandard")
         path.write_bytes(zstandard.ZstdCompressor().compress(data))
     else:
         path.write_bytes(data)
@@ -84,8 +83,6 @@ def test_jsonl_by_text_and_orig_doc(tmp_path, name):
 
 
 def test_parquet(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pyarrow.table({"orig_doc": ["one two", None]}), tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=r"a\.parquet:2: field orig_doc is a NoneType"):
         corpus.load_path(str(tmp_path / "a.parquet"), 100)
@@ -147,7 +144,6 @@ def test_bad_encodings_and_archives_name_file_and_line(tmp_path):
 
 
 def test_broken_zst(tmp_path):
-    pytest.importorskip("zstandard")
     (tmp_path / "a.jsonl.zst").write_bytes(b"no zst at all")
     with pytest.raises(ValueError, match=r"a\.jsonl\.zst:1: cannot be decompressed"):
         corpus.load_path(str(tmp_path / "a.jsonl.zst"), 100)

@@ -102,6 +102,15 @@ def test_text_that_has_no_utf8_form_is_stored(open_memory):
     assert store.get("A").source == "x = '?'\0"
 
 
+@pytest.mark.parametrize("field", ["source", "class_name", "document_id", "skill", "hint"])
+def test_a_lone_surrogate_in_any_text_is_replaced(open_memory, field):
+    store = open_memory()
+    store.add(0, [dataclasses.replace(record("A"), **{field: "a\ud800b"})])
+    (kept,) = store.members()
+    assert getattr(kept, field) == "a?b"
+    assert store.exemplars(kept.skill, 1, random.Random(0)) == []  # readable by those who select
+
+
 # ---- rollback ----
 
 

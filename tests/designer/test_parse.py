@@ -36,13 +36,6 @@ def test_the_environment_class_is_the_first_with_reset_and_step():
     assert parse.parse_program(PROGRAM + "    def solution(self):\n        return []\n").has_solution
 
 
-def test_response_with_and_without_a_fence():
-    assert parse.parse_response(f"Here:\n```python\n{PROGRAM}```").class_name == "Game"
-    with pytest.raises(parse.ProgramError, match="no fenced program in a response of 2 characters") as caught:
-        parse.parse_response("hi")
-    assert caught.value.failure == "no_code"
-
-
 @pytest.mark.parametrize(
     "source",
     [

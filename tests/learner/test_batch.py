@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spade_jax.learner.batch import BucketConfig, assign_buckets, bucket_lengths, pack
+from spade_jax.learner.batch import BucketConfig, assign_buckets, pack
 from spade_jax.structs import Trajectory
 
 
@@ -26,12 +26,6 @@ def trajectory(length, *, mark=0, weight=1.0, temperature=1.0, spoken=True):
 
 
 CONFIG = BucketConfig(lengths=(8, 16, 32), tokens_per_micro_batch=64)
-
-
-def test_bucket_lengths():
-    assert bucket_lengths(128, 1024) == (128, 256, 512, 1024)
-    assert bucket_lengths(128, 300) == (128, 256, 300)
-    assert bucket_lengths(64, 64) == (64,)
 
 
 def test_shapes_depend_on_the_bucket_only():

@@ -256,6 +256,26 @@ def test_misuse_is_refused():
         engine(on_swap="keep")
 
 
+def test_windows_of_the_cache_change_nothing(monkeypatch):
+    def all_of(smallest):
+        monkeypatch.setattr("spade_jax.sampler.engine._MIN_WINDOW", smallest)
+        e = engine()
+        out = []
+        for turn in range(2):  # rows grow through windows of 16, 32 and 64
+            for i in range(3):
+                handle = e.open(f"c{i}", SamplingConfig(), "g") if turn == 0 else i
+                e.submit(handle, np.concatenate([prompt(9, 17 * (turn == 0)), prompt(i + turn, 1 + 3 * i)]), 8)
+            done = run(e)
+            out += [(done[i].tokens.tolist(), done[i].logp) for i in range(3)]
+        return out, e.counters
+
+    (small, counted), (whole, _) = all_of(16), all_of(64)
+    assert counted.compilations > 4 and counted.copied_tokens >= 2 * 17
+    for (tokens_a, logp_a), (tokens_b, logp_b) in zip(small, whole, strict=True):
+        assert tokens_a == tokens_b
+        np.testing.assert_allclose(logp_a, logp_b, atol=1e-5)
+
+
 def test_few_shapes_are_compiled():
     e = engine(slots=3)
     for i in range(8):
