@@ -94,8 +94,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
     config.memory = memory = ConfigDict()
     memory.capacity = 200  # environments kept
-    # switch lower_bound/regret: exemplars ranked by regret - SE, at most one per document and class; or by regret
-    memory.rank = _switch(str)
+    memory.rank = _switch(str)  # switch lower_bound/regret: by regret - SE, one per document and class; or by regret
     memory.eviction = _switch(str)  # switch cells/oldest: evict within (skill, kind, difficulty), or first in
     memory.replay_share = _switch(float)  # switch .25/0: share of places that replay a frontier environment
 

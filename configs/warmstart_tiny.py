@@ -36,6 +36,9 @@ def get_config(arg=None):
             b_play=dict(
                 steps=600, learning_rate=2e-3, mixture=dict(program=0.10, hint=0.03, plain=0.45, hinted=0.42)
             ),
+            c_play=dict(
+                steps=1000, learning_rate=2e-3, mixture=dict(program=0.12, hint=0.03, plain=0.40, hinted=0.45)
+            ),
         )
     )
     # Optimiser: Muon, linear warm-up, cosine to 10 % in every stage.
@@ -43,7 +46,7 @@ def get_config(arg=None):
     config.weight_decay = 0.05
     config.log_steps = 50
     if arg == "runlocal":
-        config.stages.a_write.steps = config.stages.b_play.steps = 10
+        config.stages.a_write.steps = config.stages.b_play.steps = config.stages.c_play.steps = 10
         config.warmup_steps, config.log_steps = 5, 5
         config.tokenizer_samples = 1500
         config.vocab_size = 1024

@@ -21,9 +21,9 @@ from spade_jax.rollout import regenerate
 from spade_jax.rollout.design import DesignSettings
 from spade_jax.rollout.episodes import EpisodeSettings
 from spade_jax.runtime import checks
-from spade_jax.runtime.errors import UsageError
+from spade_jax.runtime.errors import RunError, UsageError
 from spade_jax.sampler import Engine, SamplingConfig
-from spade_jax.sandbox import Limits, Pool
+from spade_jax.sandbox import Limits, Pool, SandboxError
 from spade_jax.tokens import chat
 from spade_jax.tokens import tokenizer as tokenizer_lib
 
@@ -35,11 +35,16 @@ ENVIRONMENTS_FILE = "environments.sqlite"
 
 def sandbox_pool(config: ConfigDict) -> Pool:
     """The sandbox; call before JAX initialises a device."""
-    return Pool(
-        Limits(**config.sandbox.limits.to_dict()),
-        isolation=config.sandbox.isolation,
-        max_live=config.sandbox.max_live,
-    )
+    try:
+        return Pool(
+            Limits(**config.sandbox.limits.to_dict()),
+            isolation=config.sandbox.isolation,
+            max_live=config.sandbox.max_live,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    except SandboxError as error:
+        raise RunError(str(error)) from error
 
 
 def chat_template(config: ConfigDict) -> chat.ChatTemplate:
@@ -51,18 +56,24 @@ def chat_template(config: ConfigDict) -> chat.ChatTemplate:
         raise UsageError(f"tokens.tokenizer={config.tokens.tokenizer}: {error}") from error
 
 
-def policy(config: ConfigDict) -> tuple[Decoder, Any]:
+def policy(config: ConfigDict, template: chat.ChatTemplate) -> tuple[Decoder, Any]:
     """The network and its initial host weights; None for a random start."""
     execution = dict(dtype=config.policy.dtype, remat=config.policy.remat)
     if config.policy.init == "scratch":
-        return Decoder(DecoderConfig(**config.policy.architecture.to_dict(), **execution)), None
-    path = EMBEDDED / POLICY_FILE if config.policy.init == "tiny" else pathlib.Path(config.policy.init)
-    try:
-        params, shape = load_params(path)
-    except (OSError, ValueError, KeyError) as error:
+        shape, params = DecoderConfig(**config.policy.architecture.to_dict()), None
+    else:
+        path = EMBEDDED / POLICY_FILE if config.policy.init == "tiny" else pathlib.Path(config.policy.init)
+        try:
+            params, shape = load_params(path)
+        except (OSError, ValueError, KeyError) as error:
+            raise UsageError(
+                f"policy.init={config.policy.init} cannot be read ({error}); use tiny, scratch, or an .npz of weights"
+            ) from error
+    if shape.vocab_size != template.tokenizer.vocab_size:
         raise UsageError(
-            f"policy.init={config.policy.init} cannot be read ({error}); use tiny, scratch, or a file of save_params"
-        ) from error
+            f"policy.init={config.policy.init} has a vocabulary of {shape.vocab_size}, tokens.tokenizer="
+            f"{config.tokens.tokenizer} one of {template.tokenizer.vocab_size}; give a pair that belongs together"
+        )
     return Decoder(dataclasses.replace(shape, **execution)), params
 
 
@@ -164,7 +175,6 @@ def documents(config: ConfigDict) -> corpus.Corpus:
             loaded = corpus.load_path(
                 section.path,
                 section.chunk_words,
-                max_words=config.designer.document_words,
                 skip_bad=section.skip_bad_records,
                 deduplicate=section.deduplicate,
             )
@@ -183,6 +193,13 @@ def documents(config: ConfigDict) -> corpus.Corpus:
 def optimizer_config(config: ConfigDict) -> state_lib.OptimizerConfig:
     """The learner's optimiser."""
     return state_lib.OptimizerConfig(**config.learner.optimizer.to_dict())
+
+
+def train_state(config: ConfigDict, model: Decoder, optimizer: Any, device_mesh: Mesh, params: Any) -> Any:
+    """A fresh train state, from `params` or, where they are None, from random weights."""
+    return state_lib.init_state(
+        model, optimizer, device_mesh, seed=config.run.seed, num_baselines=num_groups(config), params=params
+    )
 
 
 def update_config(config: ConfigDict) -> step_lib.UpdateConfig:

@@ -35,16 +35,25 @@ def main(argv):
     del argv
     config = resolve_preset(_CONFIG.value)
     checks.check_config(config)
+    if not _WORKDIRS.value:
+        raise UsageError("--workdirs is empty; name the workdirs of one run or more")
+    if config.policy.init == "scratch":
+        raise UsageError(
+            "policy.init=scratch starts every seed from other weights, so runs have no common start to be measured "
+            "against; evaluate runs that began with stored weights"
+        )
+    if _OUT.value and not pathlib.Path(_OUT.value).absolute().parent.is_dir():
+        raise UsageError(f"--out={_OUT.value} is in no folder that exists; make the folder first")
     for workdir in _WORKDIRS.value:
         if not (pathlib.Path(workdir) / "checkpoints").is_dir():
             raise UsageError(f"--workdirs: {workdir} holds no checkpoints; name the workdir of a run")
     with compose.sandbox_pool(config) as pool:
         template = compose.chat_template(config)
         compile_cache.enable_compile_cache(config.compile_cache.dir)
-        model, initial_params = compose.policy(config)
+        model, initial_params = compose.policy(config, template)
         mesh = compose.mesh(config, model)
         optimizer = state_lib.make_optimizer(compose.optimizer_config(config), model)
-        state = state_lib.init_state(model, optimizer, mesh, seed=config.run.seed, params=initial_params)
+        state = compose.train_state(config, model, optimizer, mesh, initial_params)
         engine = compose.engine(config, model, state.params, template, mesh)
         probe, settings = held_out_probe(_INSTANCES.value), compose.probe_settings(config)
 

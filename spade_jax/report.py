@@ -7,79 +7,11 @@ Needs no accelerator and no JAX, and may be given while the run still writes.
 
 from __future__ import annotations
 
-import os
-import pathlib
-
 from absl import flags
 
-from spade_jax.reporting import page, sections
-from spade_jax.reporting.gallery import gallery
-from spade_jax.reporting.sources import read_run
+from spade_jax.reporting.write import REPORT_FILE, write_report
 from spade_jax.runtime import app
 from spade_jax.runtime.errors import UsageError
-
-REPORT_FILE = "report.html"
-_LINKS = (
-    ("regret", "Regret"),
-    ("agent", "Agent"),
-    ("designer", "Designer"),
-    ("probe", "Held-out probe"),
-    ("gallery", "Gallery"),
-    ("learner", "Learner"),
-    ("performance", "Performance"),
-    ("others", "Further metrics"),
-    ("config", "Config"),
-)
-
-
-def write_report(workdir: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> pathlib.Path:
-    """Writes the page, whole or not at all, and returns its path.
-
-    Args:
-      workdir: a run's directory, finished or not.
-      out: the page; `workdir/report.html` if None.
-
-    Raises:
-      UsageError: `workdir` is not a run's directory, or `out` cannot be written.
-    """
-    workdir = pathlib.Path(workdir)
-    path = workdir / REPORT_FILE if out is None else pathlib.Path(out)
-    run = read_run(workdir)
-    curves = sections.Curves(run)
-    body = [
-        sections.regret(curves),
-        sections.agent(curves),
-        sections.designer(curves, run),
-        sections.probe(curves),
-        gallery(run),
-        sections.learner(curves),
-        sections.performance(curves),
-        sections.others(curves),  # last of the curves: it draws what the others have not
-        sections.settings(run),
-    ]
-    shown = [(link, html) for link, html in zip(_LINKS, body, strict=True) if html]
-    text = page.document(
-        f"SPADE run {workdir.resolve().name}",
-        sections.headline(run),
-        [link for link, _ in shown],
-        [html for _, html in shown],
-    )
-    _write(path, text)
-    return path
-
-
-def _write(path: pathlib.Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
-        raise UsageError(
-            f"--out={path} cannot be written ({error.strerror}); name a file in a folder that you can write to"
-        ) from error
-    finally:
-        if partial.exists():
-            partial.unlink()
 
 
 def main(argv: list[str]) -> None:
@@ -90,7 +22,7 @@ def main(argv: list[str]) -> None:
 
 
 def run() -> None:
-    # Not at import: the trainer imports `write_report` and has a --workdir of its own.
+    # Not at import: other binaries have flags of these names, and a test may load several.
     flags.DEFINE_string("workdir", None, "Folder of the run to report on.")
     flags.DEFINE_string("out", None, f"The page to write; {REPORT_FILE} in the workdir if not given.")
     app.run(main)

@@ -13,13 +13,14 @@ import contextlib
 import dataclasses
 import functools
 import os
+from collections.abc import Sequence
 
 import numpy as np
 from absl import flags
 from ml_collections import config_flags
 
-from spade_jax import compose, report, structs
-from spade_jax.designer import prompts, reward
+from spade_jax import compose, structs
+from spade_jax.designer import reward
 from spade_jax.designer.delayed import DelayedQueue, Waiting
 from spade_jax.designer.payment import pay
 from spade_jax.envs.bundled import held_out_probe
@@ -28,8 +29,10 @@ from spade_jax.learner import advantage, batch
 from spade_jax.learner import state as state_lib
 from spade_jax.learner import step as step_lib
 from spade_jax.policy import count_params
+from spade_jax.reporting.write import write_report
 from spade_jax.rollout import episodes as episodes_lib
 from spade_jax.rollout import measure, regenerate
+from spade_jax.rollout.design import Design
 from spade_jax.rollout.trajectories import conversation_trajectory, training_set
 from spade_jax.runtime import app, checks, compile_cache, metrics, seeds, texts, transcripts
 from spade_jax.runtime.checkpoint import Checkpointer
@@ -76,10 +79,10 @@ def main(argv):
         compile_cache.enable_compile_cache(config.compile_cache.dir)
         compilations = metrics.CompilationCounter()
 
-        model, initial_params = compose.policy(config)
+        model, initial_params = compose.policy(config, template)
         mesh = compose.mesh(config, model)
         optimizer = state_lib.make_optimizer(compose.optimizer_config(config), model)
-        state = state_lib.init_state(model, optimizer, mesh, seed=run_seed, params=initial_params)
+        state = compose.train_state(config, model, optimizer, mesh, initial_params)
         update = step_lib.make_update(model, optimizer, mesh, compose.update_config(config))
         buckets = compose.buckets(config, mesh)
         # Taken before a checkpoint is restored: the reference is the policy the run began with.
@@ -97,7 +100,7 @@ def main(argv):
             delayed.load(host["delayed"])
         memory.rollback(first_step - 1)
         if restored:
-            in_play = [memory.get(environment_id) for environment_id in host["in_play"]]
+            in_play = [dataclasses.replace(memory.get(id_), hint=hint) for id_, hint in host["in_play"]]
         writer = metrics.MetricWriter(f"{workdir}/metrics", start_step=first_step)
         stack.callback(writer.close)
         if not restored:
@@ -144,7 +147,7 @@ def main(argv):
                 log |= regenerate.design_metrics(regeneration, memory)
                 memory.add(step, [design.record for design in regeneration.designs])
                 for sample in regeneration.first_attempts():  # retries only fill the pool
-                    delayed.push(waiting(sample, step, designing.sampling.temperature))
+                    delayed.push(waiting(sample, step, config.rollout.skills, designing.sampling.temperature))
 
             # ==============================================================
             # 2. The agent plays every environment with and without its hint, on
@@ -154,7 +157,7 @@ def main(argv):
                 requests = episodes_lib.paired_requests(
                     in_play,
                     step=step,
-                    first_index=step % window * config.rollout.seeds,
+                    first_index=step * config.rollout.seeds,  # never an instance that was trained on
                     seeds=config.rollout.seeds,
                     paired=config.method.paired_seeds,
                 )
@@ -185,8 +188,7 @@ def main(argv):
                 sequences = training_set(
                     in_play, episodes, paid, playing.sampling.temperature, oldest=step - config.learner.max_staleness
                 )
-                rejected = np.zeros(len(sequences), bool)
-                rejected[len(sequences) - len(paid) :] = [payment.rejected for payment in paid]
+                written = slice(len(sequences) - len(paid), None)  # the designer's
                 advantages, keep, baselines = advantage.estimate_on_hosts(
                     mesh,
                     np.array([sequence.episode_return for sequence in sequences]),
@@ -197,7 +199,8 @@ def main(argv):
                     estimators=compose.estimators(config),
                     num_groups=compose.num_groups(config),
                 )
-                advantages = reward.cap_invalid_share(advantages, rejected, rewarding)
+                rejected = np.array([payment.rejected for payment in paid], bool)
+                advantages[written] = reward.cap_invalid_share(advantages[written], rejected, rewarding)
                 sequences = [dataclasses.replace(s, weight=float(k)) for s, k in zip(sequences, keep, strict=True)]
                 minibatches, packing = batch.pack(
                     sequences, advantages, buckets, minibatches=config.learner.optimizer_steps
@@ -208,7 +211,12 @@ def main(argv):
             # 6. Write down what happened; then checkpoint.
             # ==============================================================
             log |= update_log | measure.performance(
-                engine.take_counters(), timers, episodes, packing.tokens, num_params
+                engine.take_counters(),
+                episodes,
+                play_seconds=timers.seconds("play"),
+                update_seconds=timers.seconds("update"),
+                trained_tokens=packing.tokens,
+                num_params=num_params,
             )
             log |= timers.take() | {"perf/compilations": compilations.count, "memory/size": len(memory)}
             writer.scalars(step, log)
@@ -216,22 +224,25 @@ def main(argv):
             progress.line(step, log)
             finished = step + 1 == config.run.steps
             if saving.due(step + 1) or finished or shutdown.requested:
-                host = {"cursor": cursor, "delayed": delayed.state(), "in_play": [record.id for record in in_play]}
+                # With its hint: a program that was written twice may have had two.
+                playing_now = [[record.id, record.hint] for record in in_play]
+                host = {"cursor": cursor, "delayed": delayed.state(), "in_play": playing_now}
                 checkpointer.save(step + 1, state, host)
             if shutdown.requested and not finished:
                 print(f"stopped after step {step + 1} with a checkpoint; the same command goes on", flush=True)
                 return
 
         # The policy that came out, on what it never trained on.
-        engine.set_params(state.params, version=config.run.steps)
-        with progress.phase("evaluate", config.run.steps - 1):
-            writer.scalars(config.run.steps, evaluate(engine, pool, template, probe, probing))
-    print(f"report: {report.write_report(workdir)}")
+        if config.evaluation.every_steps:
+            engine.set_params(state.params, version=config.run.steps)
+            with progress.phase("evaluate", config.run.steps - 1):
+                writer.scalars(config.run.steps, evaluate(engine, pool, template, probe, probing))
+    print(f"report: {write_report(workdir)}")
     print(f"curves: tensorboard --logdir {workdir}/metrics")
 
 
-def waiting(design, step, temperature):
-    """A designer sample that waits to be paid."""
+def waiting(design: Design, step: int, skills: Sequence[str], temperature: float) -> Waiting:
+    """A designer sample that waits to be paid; samples of one skill are compared with each other."""
     return Waiting(
         environment_id=design.record.id,
         skill=design.assignment.skill,
@@ -239,7 +250,7 @@ def waiting(design, step, temperature):
         failure=design.record.report.failure,
         solvable=design.record.report.solvable,
         trajectory=conversation_trajectory(
-            design.episode, group=prompts.SKILLS.index(design.assignment.skill), temperature=temperature
+            design.episode, group=skills.index(design.assignment.skill), temperature=temperature
         ),
     )
 

@@ -170,6 +170,14 @@ def main(argv):
     if _FIRST_STAGE.value not in (None, *stages):
         raise UsageError(f"--first_stage={_FIRST_STAGE.value} is no stage of the config; use {' or '.join(stages)}")
 
+    if _FIRST_STAGE.value is not None:
+        first = list(stages).index(_FIRST_STAGE.value)
+        for file in (compose.TOKENIZER_FILE, compose.POLICY_FILE)[: 2 if first else 1]:
+            if not (out / file).is_file():
+                raise UsageError(
+                    f"--first_stage={_FIRST_STAGE.value} needs {out / file} of the stage before; leave it out"
+                )
+
     if _FIRST_STAGE.value is None:
         # Pieces are learned from the distribution they will spell, so that boilerplate is few tokens.
         generator = Generator(config.seed, next(iter(stages.values()))["mixture"], config.exemplar_share)
@@ -180,12 +188,14 @@ def main(argv):
     print(f"tokenizer: {template.tokenizer.vocab_size} pieces", flush=True)
 
     started = _FIRST_STAGE.value is None
-    facts: dict[str, Any] = {"config": json.loads(config.to_json())}
+    facts_path = out / "warmstart.json"
+    facts: dict[str, Any] = {} if _FIRST_STAGE.value is None else json.loads(facts_path.read_text())
+    facts["config"] = json.loads(config.to_json())
     for number, (name, stage) in enumerate(stages.items()):
         started = started or name == _FIRST_STAGE.value
         if started:
             facts[name] = train_stage(config, name, stage, number, template, out)
-    (out / "warmstart.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
+    facts_path.write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
     print(f"wrote {out}")
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from spade_jax import structs
 from spade_jax.designer.memory import Memory
-from spade_jax.report import write_report
 from spade_jax.reporting import charts, hostile, sections, sources
+from spade_jax.reporting.write import write_report
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.metrics import MetricWriter
 from spade_jax.runtime.transcripts import transcript_path, write_transcripts

@@ -64,10 +64,10 @@ class Outcome:
 
 def outcome(workdir) -> Outcome:
     settings = resolve_preset(spade_tiny.get_config("runlocal"))
-    model, params = compose.policy(settings)
+    model, params = compose.policy(settings, compose.chat_template(settings))
     optimizer = state_lib.make_optimizer(compose.optimizer_config(settings), model)
     mesh = partitioning.make_mesh()
-    state = state_lib.init_state(model, optimizer, mesh, seed=0, params=params)
+    state = compose.train_state(settings, model, optimizer, mesh, params)
     with Checkpointer(f"{workdir}/checkpoints", keep=1, read_only=True) as checkpointer:
         restored = checkpointer.restore(state)
     assert restored.step == STEPS

@@ -72,14 +72,13 @@ def load_pydoc(chunk_words: int, *, deduplicate: bool = True) -> Loaded:
     """The documentation that ships with Python, in chunks of about `chunk_words` words."""
     topics = importlib.import_module("pydoc_data.topics").topics
     records = ((f"{PYDOC}/{topic}", topics[topic]) for topic in sorted(topics))
-    return _chunked(records, chunk_words, max_words=None, skipped=[], deduplicate=deduplicate)
+    return _chunked(records, chunk_words, skipped=[], deduplicate=deduplicate)
 
 
 def load_path(
     path: str,
     chunk_words: int,
     *,
-    max_words: int | None = None,
     skip_bad: bool = False,
     deduplicate: bool = True,
 ) -> Loaded:
@@ -88,7 +87,6 @@ def load_path(
     Args:
       path: a file with one of `SUFFIXES`, or a folder that holds such files.
       chunk_words: chunks hold about this many words, whole paragraphs where possible.
-      max_words: only this many words of each record are used; None uses all.
       skip_bad: leave out and count bad records instead of raising.
       deduplicate: drop near-duplicate chunks (paper: False).
 
@@ -117,7 +115,7 @@ def load_path(
                 else:
                     raise ValueError(f"{place}: {outcome}; fix the record, or skip bad records")
 
-    loaded = _chunked(records(), chunk_words, max_words, skipped, deduplicate)
+    loaded = _chunked(records(), chunk_words, skipped, deduplicate)
     if not loaded.documents:
         raise ValueError(f"corpus path {path} yields no document ({loaded.skipped} bad records); give it text")
     return loaded
@@ -361,7 +359,6 @@ def _optional(module: str, file: pathlib.Path) -> Any:
 def _chunked(
     records: Iterator[tuple[str, str]],
     chunk_words: int,
-    max_words: int | None,
     skipped: list[str],
     deduplicate: bool,
 ) -> Loaded:
@@ -370,8 +367,6 @@ def _chunked(
     seen: set[bytes] = set()
     duplicates = 0
     for place, text in records:
-        if max_words is not None:
-            text = first_words(text, max_words)
         for piece in chunk(text, chunk_words):
             normal = " ".join(re.findall(r"\w+", piece.lower()))
             key = hashlib.sha256(normal.encode("utf-8", "surrogatepass")).digest()

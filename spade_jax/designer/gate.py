@@ -166,21 +166,23 @@ def run_gates(pool: PoolLike, sources: Sequence[str | None], config: GateConfig 
     children: dict[tuple[int, int], int] = {}  # (gate, child) -> env id
     waiting: dict[int, int] = {}  # ticket -> gate
 
-    def advance(gate: int, reply: ReplyLike | None) -> None:
-        try:
-            call = gates[gate].send(reply)
-        except StopIteration as stop:
-            reports[gate] = stop.value
-            for key in [key for key in children if key[0] == gate]:
-                pool.close(children.pop(key))
-            if (following := next(unstarted, None)) is not None:
-                advance(following, None)
+    def advance(gate: int | None, reply: ReplyLike | None) -> None:
+        """Sends a reply to a gate; where that ends it, starts the next ones until one has to wait."""
+        while gate is not None:
+            try:
+                call = gates[gate].send(reply)
+            except StopIteration as stop:
+                reports[gate] = stop.value
+                for key in [key for key in children if key[0] == gate]:
+                    pool.close(children.pop(key))
+                gate, reply = next(unstarted, None), None
+                continue
+            key = (gate, call.child)
+            if key not in children:
+                program = parse.parse_program(sources[gate])
+                children[key] = pool.open(program.source, program.class_name, hash_seed=call.hash_seed)
+            waiting[pool.request(children[key], call.method, *call.args)] = gate
             return
-        key = (gate, call.child)
-        if key not in children:
-            program = parse.parse_program(sources[gate])
-            children[key] = pool.open(program.source, program.class_name, hash_seed=call.hash_seed)
-        waiting[pool.request(children[key], call.method, *call.args)] = gate
 
     try:
         for gate in itertools.islice(unstarted, MAX_CONCURRENT):

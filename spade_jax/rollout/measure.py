@@ -10,7 +10,6 @@ import numpy as np
 from spade_jax import structs
 from spade_jax.designer import reward
 from spade_jax.runtime.flops import peak_flops_per_second, training_flops
-from spade_jax.runtime.metrics import Timers
 from spade_jax.sampler import Counters
 
 
@@ -141,11 +140,16 @@ def agent_metrics(episodes: Sequence[structs.Episode]) -> dict[str, float]:
 
 
 def performance(
-    counters: Counters, timers: Timers,
-    episodes: Sequence[structs.Episode], trained_tokens: int, num_params: int
+    counters: Counters,
+    episodes: Sequence[structs.Episode],
+    *,
+    play_seconds: float,
+    update_seconds: float,
+    trained_tokens: int,
+    num_params: int,
 ) -> dict[str, float]:
-    """{tag: value} of one step's speed; call before the timers are taken."""
-    update_seconds, play_seconds = max(timers.seconds("update"), 1e-9), max(timers.seconds("play"), 1e-9)
+    """{tag: value} of one step's speed."""
+    play_seconds, update_seconds = max(play_seconds, 1e-9), max(update_seconds, 1e-9)
     sample_seconds = max(counters.prefill_seconds + counters.decode_seconds, 1e-9)
     return {
         "perf/sample_tokens_per_s": counters.sampled_tokens / sample_seconds,

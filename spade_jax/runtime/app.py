@@ -130,7 +130,7 @@ def _explain(argv: Sequence[str], error: Exception) -> str:
                 )
                 return f"--config.{key} is not a key of {path}; {hint}"
             holder, node = node, node[part]
-        if isinstance(error, flags.IllegalFlagValueError) and f"--config.{key}=" in str(error):
+        if isinstance(error, flags.IllegalFlagValueError) and f"--config.{key}={value}" in str(error):
             if isinstance(node, ConfigDict):
                 return f"--config.{key}={value} names a section, not a key; set one of: {', '.join(sorted(node))}"
             return f"--config.{key}={value} is not of this key's type; give a value of type {_type(holder, key)}"

@@ -28,7 +28,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "corpus.draw": ("epoch", "uniform"),
     "sandbox.isolation": ("limits",),
     "learner.estimator.agent": ("ema", "group_zscore", "group_mean", "leave_one_out"),
-    "learner.estimator.designer": ("ema", "group_zscore", "group_mean", "leave_one_out"),
+    # The two roles' groups share the table of running baselines, so only one of them may use it.
+    "learner.estimator.designer": ("group_zscore", "group_mean", "leave_one_out"),
     "learner.aggregation": ("token_mean", "sequence_mean", "constant_length"),
 }
 

@@ -4,7 +4,10 @@ import gzip
 import json
 import sys
 
+import pyarrow
 import pytest
+import zstandard
+from pyarrow import parquet
 
 from spade_jax.designer import corpus
 from spade_jax.designer.corpus import Corpus, Document
@@ -105,9 +108,9 @@ def test_near_duplicates_differ_in_case_spacing_and_punctuation(tmp_path):
     assert loaded.duplicates == 1
 
 
-def test_max_words_takes_the_head_of_each_record(tmp_path):
-    path = write_lines(tmp_path / "a.jsonl", json.dumps({"text": "a b c d"}), json.dumps({"text": "e"}))
-    assert [d.text for d in corpus.load_path(str(path), 100, max_words=2).documents] == ["a b", "e"]
+def test_first_words_keeps_white_space():
+    assert corpus.first_words("a  b\n\nc d", 3) == "a  b\n\nc"
+    assert corpus.first_words("a b", 9) == "a b"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,16 @@ def tokenizer(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "    in\n\n\ttab", " trailing ", "naïve ☃ 漢字 \u200b", "a\r\nb", "\\boxed{x} {}", "\x00\x1f", "  two  spaces"],
+    [
+        "",
+        "    in\n\n\ttab",
+        " trailing ",
+        "naïve ☃ 漢字 \u200b",
+        "a\r\nb",
+        "\\boxed{x} {}",
+        "\x00\x1f",
+        "  two  spaces",
+    ],
 )
 def test_round_trip(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text)) == text
