@@ -188,7 +188,7 @@ def main(argv):
                 sequences = training_set(
                     in_play, episodes, paid, playing.sampling.temperature, oldest=step - config.learner.max_staleness
                 )
-                written = slice(len(sequences) - len(paid), None)  # the designer's
+                written = len(sequences) - len(paid)  # from here on they are the designer's
                 advantages, keep, baselines = advantage.estimate_on_hosts(
                     mesh,
                     np.array([sequence.episode_return for sequence in sequences]),
@@ -200,7 +200,8 @@ def main(argv):
                     num_groups=compose.num_groups(config),
                 )
                 rejected = np.array([payment.rejected for payment in paid], bool)
-                advantages[written] = reward.cap_invalid_share(advantages[written], rejected, rewarding)
+                capped = reward.cap_invalid_share(advantages[written:], rejected, rewarding)
+                advantages = np.concatenate([advantages[:written], capped])
                 sequences = [dataclasses.replace(s, weight=float(k)) for s, k in zip(sequences, keep, strict=True)]
                 minibatches, packing = batch.pack(
                     sequences, advantages, buckets, minibatches=config.learner.optimizer_steps

@@ -134,7 +134,10 @@ def test_the_metrics_of_the_method_are_there(finished):
     missing = [tag for tag in wanted if not any(logged.startswith(tag) for logged in scalars)]
     assert not missing
     assert np.isfinite(scalars["learner/loss"][1]).all()
-    assert scalars["learner/logp_gap_max"][1].max() < 1e-3
+    # Where every token was drawn by the policy that is updated, sampler and learner agree.
+    on_policy = scalars["learner/staleness"][1] == 0
+    assert on_policy.any()
+    assert scalars["learner/logp_gap_max"][1][on_policy].max() < 1e-4
     assert scalars["eval/probe/all"][0].tolist() == [0, 2, STEPS]
 
 
