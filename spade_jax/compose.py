@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import zipfile
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -52,8 +55,11 @@ def chat_template(config: ConfigDict) -> chat.ChatTemplate:
     path = EMBEDDED / TOKENIZER_FILE if config.tokens.tokenizer == "tiny" else pathlib.Path(config.tokens.tokenizer)
     try:
         return chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(path))
-    except (ValueError, KeyError) as error:
-        raise UsageError(f"tokens.tokenizer={config.tokens.tokenizer}: {error}") from error
+    except (OSError, RuntimeError, ValueError, KeyError) as error:  # SentencePiece raises RuntimeError
+        raise UsageError(
+            f"tokens.tokenizer={config.tokens.tokenizer} cannot be used ({error}); use tiny, or a SentencePiece "
+            ".model with our control tokens"
+        ) from error
 
 
 def policy(config: ConfigDict, template: chat.ChatTemplate) -> tuple[Decoder, Any]:
@@ -64,8 +70,10 @@ def policy(config: ConfigDict, template: chat.ChatTemplate) -> tuple[Decoder, An
     else:
         path = EMBEDDED / POLICY_FILE if config.policy.init == "tiny" else pathlib.Path(config.policy.init)
         try:
+            if not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
+                raise ValueError("it is not an .npz, or not a whole one")
             params, shape = load_params(path)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
             raise UsageError(
                 f"policy.init={config.policy.init} cannot be read ({error}); use tiny, scratch, or an .npz of weights"
             ) from error
@@ -140,6 +148,18 @@ def memory(config: ConfigDict, workdir: str) -> memory_lib.Memory:
         raise UsageError(str(error)) from error
 
 
+def in_play(memory: memory_lib.Memory, saved: Sequence[tuple[str, str]]) -> list[structs.EnvironmentRecord]:
+    """The programs that a checkpoint says are being played, (id, hint) each, from the store beside it."""
+    records = {id_: memory.get(id_) for id_, _ in saved}
+    missing = [id_ for id_, record in records.items() if record is None]
+    if missing:
+        raise RunError(
+            f"{memory.path} lacks {len(missing)} program(s) that the newest checkpoint plays, so it was removed or "
+            "is of another run; restore it, or start in another workdir"
+        )
+    return [dataclasses.replace(records[id_], hint=hint) for id_, hint in saved]
+
+
 def engine(
     config: ConfigDict, model: Decoder, params: Any, template: chat.ChatTemplate, device_mesh: Mesh
 ) -> Engine:
@@ -178,7 +198,7 @@ def documents(config: ConfigDict) -> corpus.Corpus:
                 skip_bad=section.skip_bad_records,
                 deduplicate=section.deduplicate,
             )
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"corpus.path={section.path}: {error}") from error
     if loaded.skipped:
         print(f"corpus: skipped {loaded.skipped} bad records", flush=True)
@@ -188,6 +208,18 @@ def documents(config: ConfigDict) -> corpus.Corpus:
         config.run.seed,
         replacement=section.draw == "uniform",
     )
+
+
+def cursor(config: ConfigDict, documents: corpus.Corpus, saved: corpus.Cursor) -> corpus.Cursor:
+    """A checkpoint's place in the documents, checked against those that are there now."""
+    try:
+        documents.check(saved)
+    except ValueError as error:
+        raise UsageError(
+            f"corpus.path={config.corpus.path} is not what this run began with ({error}); restore it, or start in "
+            "another workdir"
+        ) from error
+    return saved
 
 
 def optimizer_config(config: ConfigDict) -> state_lib.OptimizerConfig:

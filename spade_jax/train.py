@@ -39,7 +39,7 @@ from spade_jax.runtime.checkpoint import Checkpointer
 from spade_jax.runtime.presets import get_key, resolve_preset
 from spade_jax.runtime.progress import Cadence, Progress
 from spade_jax.runtime.shutdown import Shutdown
-from spade_jax.runtime.workdir import WorkdirLock, settle_config
+from spade_jax.runtime.workdir import WorkdirLock, compare_config, write_config
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The configuration, e.g. configs/spade_tiny.py.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics, environments, transcripts.")
@@ -71,7 +71,7 @@ def main(argv):
         # and nothing is compiled before the config has been accepted.
         # ==================================================================
         stack.enter_context(WorkdirLock(workdir))
-        for difference in settle_config(workdir, config):
+        for difference in compare_config(workdir, config):
             print(f"config changed: {difference}", flush=True)
         pool = compose.sandbox_pool(config)
         stack.callback(pool.shutdown)
@@ -96,11 +96,12 @@ def main(argv):
         delayed, cursor, in_play, first_step = DelayedQueue(window), documents.start(), [], 0
         if restored := checkpointer.restore(state):
             state, host, first_step = restored.state, restored.host, restored.step
-            cursor = host["cursor"]
+            cursor = compose.cursor(config, documents, host["cursor"])
             delayed.load(host["delayed"])
+        write_config(workdir, config)  # not earlier: a start that was refused must not bind the workdir to its config
         memory.rollback(first_step - 1)
         if restored:
-            in_play = [dataclasses.replace(memory.get(id_), hint=hint) for id_, hint in host["in_play"]]
+            in_play = compose.in_play(memory, host["in_play"])
         writer = metrics.MetricWriter(f"{workdir}/metrics", start_step=first_step)
         stack.callback(writer.close)
         if not restored:

@@ -164,7 +164,12 @@ def batches(
 def main(argv):
     del argv
     config, out = _CONFIG.value, pathlib.Path(_OUT.value)
-    out.mkdir(parents=True, exist_ok=True)
+    if "stages" not in config:
+        raise UsageError("--config has no `stages`, so it is no warm start's; use configs/warmstart_tiny.py or a copy")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out={out} cannot be made ({error.strerror}); name a folder you can write to") from error
     compile_cache.enable_compile_cache("auto")
     stages = dict(sorted(config.stages.to_dict().items()))  # a ConfigDict has no order of its own
     if _FIRST_STAGE.value not in (None, *stages):

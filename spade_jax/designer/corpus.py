@@ -97,6 +97,8 @@ def load_path(
     root = pathlib.Path(path)
     if not root.exists():
         raise ValueError(f"corpus path {path} does not exist; name a file or folder")
+    if not root.is_dir() and not root.is_file():
+        raise ValueError(f"corpus path {path} is neither a file nor a folder; name one of these")
     if root.is_dir():
         files = sorted(file for file in root.rglob("*") if file.is_file() and file.name.lower().endswith(SUFFIXES))
         if not files:
@@ -113,7 +115,9 @@ def load_path(
                 elif skip_bad:
                     skipped.append(place)
                 else:
-                    raise ValueError(f"{place}: {outcome}; fix the record, or skip bad records")
+                    raise ValueError(
+                        f"{place}: {outcome}; fix the record, or skip bad ones by corpus.skip_bad_records=true"
+                    )
 
     loaded = _chunked(records(), chunk_words, skipped, deduplicate)
     if not loaded.documents:
@@ -159,21 +163,29 @@ class Corpus:
         """The cursor before the first draw."""
         return {name: {"epoch": 0, "index": 0} for name in self._sources}
 
+    def check(self, cursor: Cursor) -> None:
+        """Raises ValueError for a cursor of another corpus, as far as it shows: other sources, or too few documents."""
+        if set(cursor) != set(self._sources):
+            raise ValueError(f"the corpus cursor names {sorted(cursor)}, the corpus {sorted(self._sources)}")
+        for name, at in cursor.items():
+            if at["index"] >= len(self._sources[name]):
+                raise ValueError(
+                    f"the corpus cursor is at document {at['index']} of {len(self._sources[name])} in {name}: another "
+                    "corpus"
+                )
+
     def draw(self, cursor: Cursor) -> tuple[Document, Cursor]:
         """The next document and the cursor behind it; `cursor` is left alone.
 
         The source is the one furthest behind its weight, so the mixture is exact over
         any stretch of draws, to within one document a source.
         """
-        if set(cursor) != set(self._sources):
-            raise ValueError(f"the corpus cursor names {sorted(cursor)}, the corpus {sorted(self._sources)}")
+        self.check(cursor)
         drawn = {name: at["epoch"] * len(self._sources[name]) + at["index"] for name, at in cursor.items()}
         target = sum(drawn.values()) + 1
         name = max(self._sources, key=lambda source: self._weights[source] * target - drawn[source])
         documents = self._sources[name]
         epoch, index = cursor[name]["epoch"], cursor[name]["index"]
-        if index >= len(documents):
-            raise ValueError(f"the corpus cursor is at document {index} of {len(documents)} in {name}: another corpus")
         if self._replacement:
             digest = hashlib.sha256(f"{self._seed}:{name}:{epoch}:{index}".encode()).digest()
             document = documents[int.from_bytes(digest, "big") % len(documents)]

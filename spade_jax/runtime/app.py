@@ -83,6 +83,9 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
             f"--config={_value_of(argv, 'config')} is not a readable config file; give the path of one, e.g. "
             "configs/spade_tiny.py"
         )
+    for name in ("workdir", "out"):  # "" would be taken for the current directory
+        if name in flags.FLAGS and flags.FLAGS[name].value == "":
+            raise UsageError(f"--{name}= is empty; name a path, or . for the current directory")
     if len(rest) > 1:
         raise UsageError(f"unexpected argument {rest[1]!r}; settings are given as --config.key=value")
     if flags.FLAGS["verbosity"].using_default_value:
@@ -104,6 +107,9 @@ def _explain(argv: Sequence[str], error: Exception) -> str:
     ml_collections names neither the whole key nor its type, so the config is loaded
     once more, without the overrides, and each override is looked up in it.
     """
+    if missing := re.search(r"Flag --(\w+) must have a value other than None", str(error)):
+        name = missing[1]
+        return f"--{name} is missing; give --{name}=... ({(flags.FLAGS[name].help or 'required').rstrip('.')})"
     path = _value_of(argv, "config")
     try:
         file, _, words = path.partition(":")

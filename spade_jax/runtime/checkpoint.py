@@ -45,6 +45,9 @@ class Checkpointer:
 
     def __init__(self, directory: str | os.PathLike[str], *, keep: int, read_only: bool = False) -> None:
         self._directory = Path(directory).absolute()
+        # Asked before Orbax is, whose threads outlive a constructor that fails and then keep the process alive.
+        if self._directory.exists() and not self._directory.is_dir():
+            raise UsageError(f"{self._directory} is not a folder; move it away or name another workdir")
         self._manager = ocp.CheckpointManager(
             self._directory,
             options=ocp.CheckpointManagerOptions(

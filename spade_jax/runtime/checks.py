@@ -135,6 +135,9 @@ def _check_rollout(config: ConfigDict) -> None:
     rollout, learner = config.rollout, config.learner
     if not rollout.skills:
         raise UsageError("rollout.skills=() is empty; name at least one skill")
+    for skill in rollout.skills:
+        if not isinstance(skill, str) or not skill.strip():
+            raise UsageError(f"rollout.skills has {skill!r}, which is no skill; write each in words, in quotes")
     if len(set(rollout.skills)) != len(rollout.skills):
         raise UsageError(f"rollout.skills={tuple(rollout.skills)} names a skill twice; name each once")
     _at_most(config, "rollout.active_skills", len(rollout.skills), "the number of rollout.skills")

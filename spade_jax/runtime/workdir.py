@@ -90,10 +90,11 @@ def config_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return lines
 
 
-def settle_config(workdir: str | os.PathLike[str], config: Any) -> list[str]:
-    """Writes the resolved config to a new workdir, or compares it with the one there.
+def compare_config(workdir: str | os.PathLike[str], config: Any) -> list[str]:
+    """Compares the resolved config with the one that the workdir holds, if any; writes nothing.
 
-    Call with the workdir's lock held.
+    Call with the workdir's lock held, and `write_config` once nothing can refuse the
+    config any more: a start that fails must not bind the workdir to its mistake.
 
     Args:
       workdir: the run's directory.
@@ -103,25 +104,37 @@ def settle_config(workdir: str | os.PathLike[str], config: Any) -> list[str]:
       The differences that were permitted, for the log; [] otherwise.
 
     Raises:
-      UsageError: the workdir belongs to a run with another config.
+      UsageError: the workdir belongs to a run with another config, or its config.json is damaged.
     """
     path = Path(workdir) / CONFIG_FILE
-    # Through JSON, so that tuples and lists, which the file cannot tell apart, compare equal.
-    new = json.loads(json.dumps(config.to_dict()))
-    differences: list[str] = []
-    if path.exists():
-        try:
-            old = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UsageError(f"{path} is not JSON ({error}); restore it or name another workdir") from error
-        differences = config_differences(old, new)
-        if differences and not config.run.allow_config_change:
-            more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
-            raise UsageError(
-                f"--workdir={workdir} holds a run with another config ({'; '.join(differences[:_SHOWN])}{more}); "
-                "name another workdir, or pass --config.run.allow_config_change=true to go on with the new one"
-            )
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(new, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    try:
+        old = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}); mend it or name another workdir") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not JSON ({error}); restore it or name another workdir") from error
+    if not isinstance(old, dict):
+        raise UsageError(f"{path} is a JSON {type(old).__name__}, not a config; restore it or name another workdir")
+    differences = config_differences(old, _as_json(config))
+    if differences and not config.run.allow_config_change:
+        more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+        raise UsageError(
+            f"--workdir={workdir} holds a run with another config ({'; '.join(differences[:_SHOWN])}{more}); "
+            "name another workdir, or pass --config.run.allow_config_change=true to go on with the new one"
+        )
     return differences
+
+
+def write_config(workdir: str | os.PathLike[str], config: Any) -> None:
+    """Makes the resolved config the workdir's own, whole or not at all."""
+    path = Path(workdir) / CONFIG_FILE
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(_as_json(config), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _as_json(config: Any) -> dict[str, Any]:
+    """The config through JSON, so that tuples and lists, which the file cannot tell apart, compare equal."""
+    return json.loads(json.dumps(config.to_dict()))

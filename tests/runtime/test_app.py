@@ -94,7 +94,8 @@ def test_bad_config_files(tmp_path):
 
 
 def test_missing_workdir(tmp_path):
-    assert "--workdir must" in _sentence(_run(tmp_path), 2)
+    assert "--workdir is missing; give --workdir=..." in _sentence(_run(tmp_path), 2)
+    assert "--workdir= is empty; name a path" in _sentence(_run(tmp_path, "--workdir="), 2)  # not the current folder
 
 
 @pytest.mark.parametrize(

@@ -219,3 +219,9 @@ def test_full_disk_on_a_small_file_system(tmp_path):
         _assert_full_disk_is_one_sentence(tmp_path / "c", fill)
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def test_checkpoints_that_are_a_file(tmp_path):
+    (tmp_path / "checkpoints").touch()
+    with pytest.raises(UsageError, match="checkpoints is not a folder"):
+        Checkpointer(tmp_path / "checkpoints", keep=1)

@@ -32,6 +32,7 @@ def test_base_passes():
         ({"rollout.active_skills": 7}, r"rollout.active_skills=7 is above the number of rollout.skills; use at most 6"),
         ({"rollout.places_per_skill": 1}, r"rollout.places_per_skill=1 .* use at least 2"),
         ({"rollout.skills": ()}, r"rollout.skills=\(\) is empty"),
+        ({"rollout.skills": (1, 2, 3)}, r"rollout.skills has 1, which is no skill"),
         ({"rollout.skills": ("a", "a", "b")}, r"names a skill twice"),
         ({"rollout.seeds": 1, "rollout.min_pairs": 1}, r"rollout.seeds=1 is out of range; give a value at least 2"),
         ({"rollout.regenerate_every": 6}, r"learner.max_staleness=4 drops every designer sample.*use at least 5"),

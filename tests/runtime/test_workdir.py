@@ -10,7 +10,7 @@ import pytest
 from configs import base
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.presets import resolve_preset
-from spade_jax.runtime.workdir import WorkdirLock, config_differences, settle_config
+from spade_jax.runtime.workdir import WorkdirLock, compare_config, config_differences, write_config
 
 _HOLD = """
 import os, sys, time
@@ -49,22 +49,26 @@ def test_impossible_workdir(tmp_path):
 
 def test_config_is_written_and_compared(tmp_path):
     config = resolve_preset(base.get_config())
-    assert settle_config(tmp_path, config) == []
+    assert compare_config(tmp_path, config) == []
+    assert not (tmp_path / "config.json").exists()  # a start that is refused later must not bind the workdir
+    write_config(tmp_path, config)
     first = (tmp_path / "config.json").read_text()
-    assert settle_config(tmp_path, config) == []  # tuples come back as lists and compare equal
+    assert compare_config(tmp_path, config) == []  # tuples come back as lists and compare equal
+    write_config(tmp_path, config)
     assert (tmp_path / "config.json").read_text() == first
 
     config.run.steps = 999  # may differ
     config.checkpoint.keep = 9
-    assert settle_config(tmp_path, config) == []
+    assert compare_config(tmp_path, config) == []
 
     config.rollout.seeds = 12
     with pytest.raises(UsageError, match=r"rollout.seeds: 16 -> 12.*allow_config_change=true"):
-        settle_config(tmp_path, config)
+        compare_config(tmp_path, config)
     config.run.allow_config_change = True
-    assert settle_config(tmp_path, config) == ["rollout.seeds: 16 -> 12"]
+    assert compare_config(tmp_path, config) == ["rollout.seeds: 16 -> 12"]
+    write_config(tmp_path, config)
     config.run.allow_config_change = False
-    assert settle_config(tmp_path, config) == []  # the new config is now the run's
+    assert compare_config(tmp_path, config) == []  # the new config is now the run's
 
 
 def test_differences_name_absent_keys():
@@ -72,7 +76,14 @@ def test_differences_name_absent_keys():
     assert config_differences({"run": {"steps": 1}}, {"run": {"steps": 2}}) == []
 
 
-def test_damaged_config_file(tmp_path):
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(UsageError, match="not JSON"):
-        settle_config(tmp_path, resolve_preset(base.get_config()))
+@pytest.mark.parametrize(("text", "sentence"), [("{", "not JSON"), ("[1]", "a JSON list, not a config")])
+def test_damaged_config_file(tmp_path, text, sentence):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(UsageError, match=sentence):
+        compare_config(tmp_path, resolve_preset(base.get_config()))
+
+
+def test_config_file_that_is_a_folder(tmp_path):
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(UsageError, match="cannot be read"):
+        compare_config(tmp_path, resolve_preset(base.get_config()))
