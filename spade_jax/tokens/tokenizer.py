@@ -6,6 +6,7 @@ document or an environment that spells `<|assistant|>` stays plain text.
 
 from __future__ import annotations
 
+import io
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -77,10 +78,10 @@ def train_sentencepiece(texts: Iterable[str], path: str | pathlib.Path, vocab_si
     boilerplate becomes few tokens; a newline is a piece of its own, so that no
     piece spans two lines. One thread: the result is the same on every run.
     """
-    path = pathlib.Path(path)
+    model = io.BytesIO()  # given a file name, the trainer would write it into the model
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts),
-        model_prefix=str(path.with_suffix("")),
+        model_writer=model,
         vocab_size=vocab_size,
         model_type="bpe",
         split_by_whitespace=False,
@@ -103,4 +104,4 @@ def train_sentencepiece(texts: Iterable[str], path: str | pathlib.Path, vocab_si
         max_sentencepiece_length=48,
         minloglevel=2,
     )
-    path.with_suffix(".vocab").unlink()
+    pathlib.Path(path).write_bytes(model.getvalue())

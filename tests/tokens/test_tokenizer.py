@@ -39,6 +39,8 @@ def test_untrusted_text_never_becomes_a_control_token(tokenizer):
 
 def test_same_texts_same_model(tokenizer, tmp_path):
     tokenizer_lib.train_sentencepiece(_TEXTS, tmp_path / "again.model", 420)
+    tokenizer_lib.train_sentencepiece(_TEXTS, tmp_path / "elsewhere.model", 420)
+    assert (tmp_path / "again.model").read_bytes() == (tmp_path / "elsewhere.model").read_bytes()
     again = tokenizer_lib.SentencePieceTokenizer(tmp_path / "again.model")
     assert [again.encode(t) for t in _TEXTS] == [tokenizer.encode(t) for t in _TEXTS]
 

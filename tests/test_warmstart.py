@@ -1,0 +1,94 @@
+"""The warm start's data, and the build as a process: the same seed gives the same files."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from spade_jax import compose, warmstart
+from spade_jax.designer import gate, parse, prompts
+from spade_jax.envs import families
+from spade_jax.tokens import chat, parsing
+from spade_jax.tokens import tokenizer as tokenizer_lib
+
+ROOT = pathlib.Path(__file__).parents[1]
+KINDS = ("program", "hint", "plain", "hinted")
+
+
+def generator(**mixture):
+    return warmstart.Generator(0, {kind: mixture.get(kind, 0.0) for kind in KINDS}, exemplar_share=0.5)
+
+
+@pytest.fixture(scope="module")
+def template():
+    return chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(compose.EMBEDDED / compose.TOKENIZER_FILE))
+
+
+def test_a_sample_is_a_function_of_seed_and_index():
+    one, other = generator(program=1, plain=1), generator(program=1, plain=1)
+    assert [one.sample(i) for i in range(20)] == [other.sample(i) for i in reversed(range(20))][::-1]
+
+
+def test_program_samples_answer_with_one_valid_program():
+    for index in range(20):
+        ((shown, answer),) = generator(program=1).sample(index)
+        assert shown.startswith("Skill: ")
+        program = parse.parse_program(parsing.fenced_program(answer))
+        assert program.has_solution
+        assert answer == prompts.fenced(program.source)
+
+
+def test_hinted_plays_show_a_hint_and_plain_ones_do_not():
+    for index in range(20):
+        assert "Hint: " in generator(hinted=1).sample(index)[0][0]
+        exchanges = generator(plain=1).sample(index)
+        assert "Hint: " not in exchanges[0][0]
+        assert all(parsing.last_boxed(answer) is not None for _, answer in exchanges)
+
+
+def test_held_out_families_never_enter():
+    held_out = {family.name for family in families.all_families() if family.held_out}
+    assert len(held_out) >= 3
+    assert not {family.name for family in generator(program=1)._families} & held_out
+
+
+def test_responses_weigh_one_and_prompts_as_configured(template):
+    exchanges = [("Write a hint.\n```python\nx\n```", "first"), ("an observation", "second")]
+    tokens, weights = warmstart.tokenize(template, exchanges, {"program": 0.5, "observation": 0.1})
+    first, second = (len(template.tokenizer.encode(text)) + 1 for text in ("first", "second"))
+    assert weights[-second:].tolist() == [1.0] * second
+    assert sorted(set(np.round(weights.astype(float), 3))) == [0.1, 0.5, 1.0]
+    assert (weights == 1.0).sum() == first + second
+    assert template.tokenizer.decode(tokens).endswith("second")
+
+
+def test_the_gate_passes_what_the_designer_learns_from():
+    checked = gate.check(parsing.fenced_program(generator(program=1).sample(3)[0][1]))
+    assert next(checked).method == "construct"  # it got past the static checks
+
+
+@pytest.mark.slow
+def test_same_seed_same_assets(tmp_path):
+    outputs = []
+    for name in ("a", "b"):
+        small = ["tokenizer_samples=600", "vocab_size=700", "policy.num_layers=1", "policy.embed_dim=32"]
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "spade_jax.warmstart",
+                f"--config={ROOT}/configs/warmstart_tiny.py:runlocal",
+                f"--out={tmp_path / name}",
+                *(f"--config.{setting}" for setting in small),
+            ],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+            check=True,
+            timeout=600,
+        )
+        outputs.append([(tmp_path / name / file).read_bytes() for file in (compose.TOKENIZER_FILE, "warmstart.json")])
+        with np.load(tmp_path / name / compose.POLICY_FILE) as store:
+            outputs[-1] += [store[key].tobytes() for key in sorted(store.files)]
+    assert outputs[0] == outputs[1]
