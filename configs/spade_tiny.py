@@ -36,7 +36,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
         raise ValueError("variants runlocal and long exclude each other")
     config = base.get_config()
 
-    config.run.steps = 24
+    config.run.steps = 16
     config.policy.init = "tiny"
     config.policy.dtype = "float32"
     config.policy.remat = False
