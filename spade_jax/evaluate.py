@@ -4,7 +4,8 @@
 
 Every run's newest checkpoint and the common initial policy play the same instances
 with the same sampling keys. The table gives win rates, and their gain over the start
-with a bootstrap interval over runs (seeds) and instances.
+with a bootstrap interval over runs (seeds) and instances. Void plays count for
+nothing; the last column is their share.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import numpy as np
 from absl import flags
 from ml_collections import config_flags
 
-from spade_jax import compose, structs
+from spade_jax import compose
 from spade_jax.envs.bundled import held_out_probe
 from spade_jax.evals.probe import bootstrap_interval, play_probe
 from spade_jax.learner import state as state_lib
+from spade_jax.rollout.measure import mean_or_nan, wins
 from spade_jax.runtime import app, checks, compile_cache, seeds
 from spade_jax.runtime.checkpoint import Checkpointer
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.presets import resolve_preset
+from spade_jax.runtime.workdir import compare_evaluation
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The configuration that the runs were made with.")
 _WORKDIRS = flags.DEFINE_list("workdirs", None, "Workdirs of runs of one config that differ in their seed.")
@@ -47,6 +50,8 @@ def main(argv):
     for workdir in _WORKDIRS.value:
         if not (pathlib.Path(workdir) / "checkpoints").is_dir():
             raise UsageError(f"--workdirs: {workdir} holds no checkpoints; name the workdir of a run")
+        for difference in compare_evaluation(workdir, config):
+            print(f"{workdir}: config changed: {difference}", flush=True)
     with compose.sandbox_pool(config) as pool:
         template = compose.chat_template(config)
         compile_cache.enable_compile_cache(config.compile_cache.dir)
@@ -57,21 +62,20 @@ def main(argv):
         engine = compose.engine(config, model, state.params, template, mesh)
         probe, settings = held_out_probe(_INSTANCES.value), compose.probe_settings(config)
 
-        def wins(params, version: int) -> np.ndarray:
-            """float64[N] outcome of every probe instance."""
+        def play(params, version: int) -> np.ndarray:
+            """float64[N] outcome of every probe instance, NaN where void."""
             engine.set_params(params, version)
-            episodes = play_probe(engine, pool, template, probe, settings, label="evaluate")
-            return np.array([episode.status == structs.SUCCESS for episode in episodes], np.float64)
+            return wins(play_probe(engine, pool, template, probe, settings, label="evaluate"))
 
-        start_N = wins(state.params, 0)
+        start_N = play(state.params, 0)
         runs = []
         for workdir in _WORKDIRS.value:
             with Checkpointer(f"{workdir}/checkpoints", keep=1, read_only=True) as checkpointer:
                 restored = checkpointer.restore(state)
             if restored is None:
                 raise UsageError(f"--workdirs: {workdir} holds no complete checkpoint; let the run save one")
-            runs.append(wins(restored.state.params, restored.step))
-            print(f"{workdir} (step {restored.step}): {runs[-1].mean():.3f}", flush=True)
+            runs.append(play(restored.state.params, restored.step))
+            print(f"{workdir} (step {restored.step}): {mean_or_nan(runs[-1]):.3f}", flush=True)
 
     suites = {"all": np.ones(len(probe), bool)}
     suites["range"] = np.array([not bundled.family.held_out for bundled in probe])
@@ -79,22 +83,30 @@ def main(argv):
     for name in sorted({bundled.family.name for bundled in probe}):
         suites[name] = np.array([bundled.family.name == name for bundled in probe])
     figures = {name: summary(start_N[chosen], np.stack(runs)[:, chosen]) for name, chosen in suites.items()}
-    print(f"{'suite':<20}{'start':>8}{'trained':>9}{'gain':>8}   95 % interval")
+    print(f"{'suite':<20}{'start':>8}{'trained':>9}{'gain':>8}   95 % interval    void")
     for name, row in figures.items():
         low, high = row["interval"]
-        print(f"{name:<20}{row['start']:>8.3f}{row['trained']:>9.3f}{row['gain']:>+8.3f}   [{low:+.3f}, {high:+.3f}]")
+        print(
+            f"{name:<20}{row['start']:>8.3f}{row['trained']:>9.3f}{row['gain']:>+8.3f}   [{low:+.3f}, {high:+.3f}]"
+            f"{row['void']:>8.3f}"
+        )
     if _OUT.value:
         pathlib.Path(_OUT.value).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 def summary(start_N: np.ndarray, trained_RxN: np.ndarray) -> dict:
-    """Start, trained mean, gain and its bootstrap interval over R runs and N instances."""
+    """Start, trained mean, gain and its bootstrap interval over R runs and N instances, and the void share.
+
+    Void plays (NaN) count for nothing: each win rate is over the plays that counted, the
+    gain over the instances that counted at the start and after training.
+    """
     gains_RxN = trained_RxN - start_N
     return {
-        "start": float(start_N.mean()),
-        "trained": float(trained_RxN.mean()),
-        "gain": float(gains_RxN.mean()),
+        "start": mean_or_nan(start_N),
+        "trained": mean_or_nan(trained_RxN),
+        "gain": mean_or_nan(gains_RxN),
         "interval": bootstrap_interval(gains_RxN, rng=seeds.array_rng("evaluate")),
+        "void": float(np.isnan(np.vstack([start_N, trained_RxN])).mean()),
     }
 
 

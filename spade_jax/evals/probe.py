@@ -14,7 +14,7 @@ import numpy as np
 from spade_jax import structs
 from spade_jax.envs.bundled import Bundled
 from spade_jax.rollout.episodes import EpisodeRequest, EpisodeSettings, play_episodes
-from spade_jax.rollout.measure import mean_or_nan
+from spade_jax.rollout.measure import mean_or_nan, wins
 from spade_jax.runtime.seeds import environment_seed
 from spade_jax.sampler import Engine
 from spade_jax.sandbox import Pool
@@ -46,11 +46,11 @@ def play_probe(
 
 
 def probe_metrics(probe: Sequence[Bundled], episodes: Sequence[structs.Episode]) -> dict[str, float]:
-    """{tag: win rate} by suite and family, and over all."""
-    won = np.array([float(episode.won) for episode in episodes])
+    """{tag: win rate} by suite and family, and over all, of the plays that counted; and the share that was void."""
+    won = wins(episodes)
     suite = np.array(["family" if bundled.family.held_out else "range" for bundled in probe])
     family = np.array([bundled.family.name for bundled in probe])
-    metrics = {"eval/probe/all": mean_or_nan(won)}
+    metrics = {"eval/probe/all": mean_or_nan(won), "eval/probe/void": mean_or_nan(np.isnan(won))}
     for name in np.unique(suite):
         metrics[f"eval/probe/{name}"] = mean_or_nan(won[suite == name])
     for name in np.unique(family):
@@ -65,18 +65,23 @@ def bootstrap_interval(
     """95 % percentile bootstrap interval of a mean over seeds and episodes.
 
     Args:
-      values: float[R, N], R runs (seeds) of N episodes; episode n is the same instance in every run.
+      values: float[R, N], R runs (seeds) of N episodes; episode n is the same instance in every run. NaN counts for
+        nothing.
       rng: the source of resampling.
       samples: number of resamples.
 
     Returns:
-      (low, high) of the mean when runs and instances are both resampled with replacement.
+      (low, high) of the mean when runs and instances are both resampled with replacement;
+      NaN where `values` has no number.
     """
     runs, episodes = values.shape
     means = np.empty(samples)
     for i in range(samples):
         rows = rng.integers(0, runs, runs)
         columns = rng.integers(0, episodes, episodes)
-        means[i] = values[np.ix_(rows, columns)].mean()
+        means[i] = mean_or_nan(values[np.ix_(rows, columns)])
+    means = means[np.isfinite(means)]  # a resample may hold nothing but void plays
+    if not len(means):
+        return float("nan"), float("nan")
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)

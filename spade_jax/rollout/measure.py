@@ -58,8 +58,8 @@ def _plays(environment_id: str, plain: list[structs.Episode], hinted: list[struc
         seed_indices=np.array([episode.seed_index for episode in plain], np.int64),
         plain=_returns(plain),
         hinted=_returns(hinted),
-        won=_wins(plain),
-        won_hinted=_wins(hinted),
+        won=wins(plain),
+        won_hinted=wins(hinted),
     )
 
 
@@ -67,7 +67,8 @@ def _returns(episodes: list[structs.Episode]) -> np.ndarray:
     return np.array([np.nan if e.status == structs.VOID else e.episode_return for e in episodes], np.float64)
 
 
-def _wins(episodes: list[structs.Episode]) -> np.ndarray:
+def wins(episodes: Sequence[structs.Episode]) -> np.ndarray:
+    """float64[N]: 1 for a success, 0 for none, NaN where void, which is no fault of the agent."""
     return np.array([np.nan if e.status == structs.VOID else float(e.won) for e in episodes], np.float64)
 
 

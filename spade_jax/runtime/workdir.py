@@ -23,6 +23,24 @@ MAY_DIFFER = (
     "compile_cache.",
 )
 
+# Keys that decide what a policy is and how it plays the held-out probe.
+EVALUATION = (
+    "policy.init",
+    "policy.dtype",
+    "policy.architecture.",
+    "tokens.",
+    "sampler.agent.",
+    "sampler.context",
+    "sampler.cache_dtype",
+    "rollout.max_turns",
+    "designer.style",  # of the agent's prompts, too
+    "method.truncated_scores_zero",
+    "method.void_crashes",
+    "sandbox.isolation",
+    "sandbox.limits.",
+    "evaluation.temperature",
+)
+
 _SHOWN = 8  # differences listed in a message
 
 
@@ -80,14 +98,8 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def config_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """One "key: old -> new" per key that differs and matters to the result."""
-    old_flat, new_flat = flatten(old), flatten(new)
-    lines = []
-    for key in sorted(old_flat.keys() | new_flat.keys()):
-        before, after = old_flat.get(key, "absent"), new_flat.get(key, "absent")
-        if before != after and not any(key == may or (may.endswith(".") and key.startswith(may)) for may in MAY_DIFFER):
-            lines.append(f"{key}: {before} -> {after}")
-    return lines
+    """One "key: old -> new" per key that differs and matters to the result of training."""
+    return [f"{key}: {change}" for key, change in _changes(old, new) if not _among(key, MAY_DIFFER)]
 
 
 def compare_config(workdir: str | os.PathLike[str], config: Any) -> list[str]:
@@ -106,23 +118,33 @@ def compare_config(workdir: str | os.PathLike[str], config: Any) -> list[str]:
     Raises:
       UsageError: the workdir belongs to a run with another config, or its config.json is damaged.
     """
-    path = Path(workdir) / CONFIG_FILE
-    try:
-        old = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    old = _read_config(workdir)
+    if old is None:
         return []
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror}); mend it or name another workdir") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not JSON ({error}); restore it or name another workdir") from error
-    if not isinstance(old, dict):
-        raise UsageError(f"{path} is a JSON {type(old).__name__}, not a config; restore it or name another workdir")
     differences = config_differences(old, _as_json(config))
     if differences and not config.run.allow_config_change:
-        more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
         raise UsageError(
-            f"--workdir={workdir} holds a run with another config ({'; '.join(differences[:_SHOWN])}{more}); "
+            f"--workdir={workdir} holds a run with another config ({_listing(differences)}); "
             "name another workdir, or pass --config.run.allow_config_change=true to go on with the new one"
+        )
+    return differences
+
+
+def compare_evaluation(workdir: str | os.PathLike[str], config: Any) -> list[str]:
+    """As `compare_config`, for measuring the run of a workdir: only keys of EVALUATION count.
+
+    Raises:
+      UsageError: the run has another policy or plays by other rules, or its config.json is missing or damaged.
+    """
+    old = _read_config(workdir)
+    if old is None:
+        raise UsageError(f"{workdir} holds no {CONFIG_FILE}, which says how its policy plays; copy it there as well")
+    changes = _changes(old, _as_json(config))
+    differences = [f"{key}: {change}" for key, change in changes if _among(key, EVALUATION)]
+    if differences and not config.run.allow_config_change:
+        raise UsageError(
+            f"--config is not what the run in {workdir} was made with ({_listing(differences)}); give the run's own "
+            "config, or pass --config.run.allow_config_change=true to measure it under this one"
         )
     return differences
 
@@ -138,3 +160,37 @@ def write_config(workdir: str | os.PathLike[str], config: Any) -> None:
 def _as_json(config: Any) -> dict[str, Any]:
     """The config through JSON, so that tuples and lists, which the file cannot tell apart, compare equal."""
     return json.loads(json.dumps(config.to_dict()))
+
+
+def _read_config(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """The config that a workdir holds, None where it holds none."""
+    path = Path(workdir) / CONFIG_FILE
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}); mend it or name another workdir") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not JSON ({error}); restore it or name another workdir") from error
+    if not isinstance(config, dict):
+        raise UsageError(f"{path} is a JSON {type(config).__name__}, not a config; restore it or name another workdir")
+    return config
+
+
+def _changes(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, str]]:
+    """(key, "old -> new") of every key that differs."""
+    old_flat, new_flat = flatten(old), flatten(new)
+    keys = sorted(old_flat.keys() | new_flat.keys())
+    pairs = ((key, old_flat.get(key, "absent"), new_flat.get(key, "absent")) for key in keys)
+    return [(key, f"{before} -> {after}") for key, before, after in pairs if before != after]
+
+
+def _among(key: str, names: tuple[str, ...]) -> bool:
+    """Whether `names` lists the key itself or, with a dot at its end, a section that holds it."""
+    return any(key == name or (name.endswith(".") and key.startswith(name)) for name in names)
+
+
+def _listing(differences: list[str]) -> str:
+    more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+    return "; ".join(differences[:_SHOWN]) + more

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,25 @@ def test_metrics_by_suite_and_family():
     assert log["eval/probe/range"] == 0.0
     assert log["eval/family/letter_search"] == 1.0
     assert log["eval/range/number_search"] == 0.0
+
+
+def test_void_plays_count_for_nothing():
+    probe = held_out_probe(2)
+    statuses = [structs.SUCCESS, structs.VOID, structs.TRUNCATED] + [structs.FAILURE] * (len(probe) - 3)
+    episodes = [structs.Episode("", "agent", "plain", 0, 0, (), 0.0, status) for status in statuses]
+    log = probe_lib.probe_metrics(probe, episodes)
+    assert log["eval/probe/all"] == pytest.approx(1 / (len(probe) - 1))
+    assert log["eval/probe/void"] == pytest.approx(1 / len(probe))
+    nothing = probe_lib.probe_metrics(probe, [dataclasses.replace(e, status=structs.VOID) for e in episodes])
+    assert np.isnan(nothing["eval/probe/all"])
+    assert nothing["eval/probe/void"] == 1.0
+
+
+def test_bootstrap_leaves_void_plays_out():
+    values = np.full((3, 10), 0.25)
+    values[0, :9] = values[2] = np.nan
+    assert probe_lib.bootstrap_interval(values, rng=np.random.default_rng(0), samples=100) == (0.25, 0.25)
+    assert np.isnan(probe_lib.bootstrap_interval(np.full((2, 3), np.nan), rng=np.random.default_rng(0))).all()
 
 
 def test_bootstrap_of_a_constant_is_that_constant():

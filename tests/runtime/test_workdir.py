@@ -10,7 +10,15 @@ import pytest
 from configs import base
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.presets import resolve_preset
-from spade_jax.runtime.workdir import WorkdirLock, compare_config, config_differences, write_config
+from spade_jax.runtime.workdir import (
+    EVALUATION,
+    WorkdirLock,
+    compare_config,
+    compare_evaluation,
+    config_differences,
+    flatten,
+    write_config,
+)
 
 _HOLD = """
 import os, sys, time
@@ -87,3 +95,37 @@ def test_config_file_that_is_a_folder(tmp_path):
     (tmp_path / "config.json").mkdir()
     with pytest.raises(UsageError, match="cannot be read"):
         compare_config(tmp_path, resolve_preset(base.get_config()))
+
+
+def test_evaluation_takes_another_seed_and_length_but_no_other_policy_or_play(tmp_path):
+    config = resolve_preset(base.get_config())
+    write_config(tmp_path, config)
+    config.run.seed, config.run.steps = 7, 9
+    config.learner.optimizer.learning_rate = 1e-3
+    config.rollout.seeds = 12
+    config.sampler.slots = 3
+    assert compare_evaluation(tmp_path, config) == []
+
+    config.sampler.agent.temperature = 0.9
+    config.sandbox.limits.call_seconds = 1.0
+    config.policy.architecture.num_layers = 2
+    with pytest.raises(UsageError) as caught:
+        compare_evaluation(tmp_path, config)
+    assert str(caught.value) == (
+        f"--config is not what the run in {tmp_path} was made with (policy.architecture.num_layers: 8 -> 2; "
+        "sampler.agent.temperature: 0.6 -> 0.9; sandbox.limits.call_seconds: 2.0 -> 1.0); give the run's own config, "
+        "or pass --config.run.allow_config_change=true to measure it under this one"
+    )
+    config.run.allow_config_change = True
+    assert len(compare_evaluation(tmp_path, config)) == 3
+
+
+def test_evaluation_of_a_workdir_without_config(tmp_path):
+    with pytest.raises(UsageError, match=r"holds no config.json"):
+        compare_evaluation(tmp_path, resolve_preset(base.get_config()))
+
+
+def test_what_matters_to_evaluation_is_in_the_tree():
+    keys = flatten(base.get_config().to_dict())
+    for name in EVALUATION:
+        assert any(key == name or (name.endswith(".") and key.startswith(name)) for key in keys), name
