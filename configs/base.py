@@ -99,7 +99,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     memory.replay_share = _switch(float)  # switch .25/0: share of places that replay a frontier environment
 
     config.corpus = corpus = ConfigDict()
-    corpus.path = "builtin"  # builtin: Python's own documentation; or .jsonl[.gz|.zst], .parquet, or a folder of text
+    corpus.path = "builtin"  # builtin (Python's documentation), .jsonl[.gz|.zst], .parquet, folder; several by commas
+    corpus.weights = ()  # share of each source in the documents drawn, in the order of path; (): equal shares
     corpus.skip_bad_records = False  # count and skip a record without text, where otherwise the run stops and names it
     corpus.chunk_words = 400  # documents are cut into paragraph-aligned chunks of about this many words
     corpus.draw = _switch(str)  # switch epoch/uniform: shuffled without replacement, or independent draws

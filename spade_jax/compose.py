@@ -188,38 +188,52 @@ def probe_settings(config: ConfigDict) -> EpisodeSettings:
 def documents(config: ConfigDict) -> corpus.Corpus:
     """The designer's documents."""
     section = config.corpus
-    try:
-        if section.path == "builtin":
-            loaded = corpus.load_pydoc(section.chunk_words, deduplicate=section.deduplicate)
-        else:
-            loaded = corpus.load_path(
-                section.path,
-                section.chunk_words,
-                skip_bad=section.skip_bad_records,
-                deduplicate=section.deduplicate,
-            )
-    except (OSError, ValueError) as error:
-        raise UsageError(f"corpus.path={section.path}: {error}") from error
-    if loaded.skipped:
-        print(f"corpus: skipped {loaded.skipped} bad records", flush=True)
+    sources = {}
+    for path in checks.corpus_paths(config):
+        try:
+            if path == "builtin":
+                loaded = corpus.load_pydoc(section.chunk_words, deduplicate=section.deduplicate)
+            else:
+                loaded = corpus.load_path(
+                    path, section.chunk_words, skip_bad=section.skip_bad_records, deduplicate=section.deduplicate
+                )
+        except (OSError, ValueError) as error:
+            raise UsageError(f"corpus.path={path}: {error}") from error
+        if loaded.skipped:
+            print(f"corpus: skipped {loaded.skipped} bad records of {path}", flush=True)
+        sources[path] = loaded.documents
+    weights = section.weights or (1.0,) * len(sources)
     return corpus.Corpus(
-        {section.path: loaded.documents},
-        {section.path: 1.0},
+        sources,
+        dict(zip(sources, weights, strict=True)),
         config.run.seed,
         replacement=section.draw == "uniform",
     )
 
 
-def cursor(config: ConfigDict, documents: corpus.Corpus, saved: corpus.Cursor) -> corpus.Cursor:
-    """A checkpoint's place in the documents, checked against those that are there now."""
-    try:
-        documents.check(saved)
-    except ValueError as error:
+def cursor(
+    config: ConfigDict, documents: corpus.Corpus, saved: corpus.Cursor, fingerprint: dict[str, str]
+) -> corpus.Cursor:
+    """A checkpoint's place in the documents, if these are still the ones that it was saved with.
+
+    Args:
+      config: the config; `run.allow_config_change` lets other documents pass, drawn from the start.
+      documents: what is there now.
+      saved: the checkpoint's cursor.
+      fingerprint: `Corpus.fingerprint` of what was there then.
+    """
+    now = documents.fingerprint
+    if now == fingerprint:
+        return saved
+    changed = sorted(name for name in now.keys() | fingerprint.keys() if now.get(name) != fingerprint.get(name))
+    said = f"corpus.path: the documents of {', '.join(changed)} are not those that this run began with"
+    if not config.run.allow_config_change:
         raise UsageError(
-            f"corpus.path={config.corpus.path} is not what this run began with ({error}); restore it, or start in "
-            "another workdir"
-        ) from error
-    return saved
+            f"{said}; restore them, start in another workdir, or pass --config.run.allow_config_change=true to draw "
+            "from the new ones"
+        )
+    print(f"warning: {said}; the new ones are drawn from their start", flush=True)
+    return documents.start()
 
 
 def optimizer_config(config: ConfigDict) -> state_lib.OptimizerConfig:

@@ -96,7 +96,7 @@ def main(argv):
         delayed, cursor, in_play, first_step = DelayedQueue(window), documents.start(), [], 0
         if restored := checkpointer.restore(state):
             state, host, first_step = restored.state, restored.host, restored.step
-            cursor = compose.cursor(config, documents, host["cursor"])
+            cursor = compose.cursor(config, documents, host["cursor"], host["corpus"])
             delayed.load(host["delayed"])
         write_config(workdir, config)  # not earlier: a start that was refused must not bind the workdir to its config
         memory.rollback(first_step - 1)
@@ -228,7 +228,12 @@ def main(argv):
             if saving.due(step + 1) or finished or shutdown.requested:
                 # With its hint: a program that was written twice may have had two.
                 playing_now = [[record.id, record.hint] for record in in_play]
-                host = {"cursor": cursor, "delayed": delayed.state(), "in_play": playing_now}
+                host = {
+                    "cursor": cursor,
+                    "corpus": documents.fingerprint,
+                    "delayed": delayed.state(),
+                    "in_play": playing_now,
+                }
                 checkpointer.save(step + 1, state, host)
             if shutdown.requested and not finished:
                 print(f"stopped after step {step + 1} with a checkpoint; the same command goes on", flush=True)

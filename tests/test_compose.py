@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import numpy as np
@@ -62,15 +63,54 @@ def test_corpus_that_is_a_pipe(tmp_path):
         compose.documents(config)
 
 
-def test_corpus_that_shrank_under_a_run(tmp_path):
+def test_corpus_that_was_edited_under_a_run(tmp_path, capsys):
     config = resolve_preset(spade_tiny.get_config())
-    config.corpus.path = str(tmp_path / "corpus.txt")
-    (tmp_path / "corpus.txt").write_text("one document\n")
+    config.corpus.path = str(tmp_path / "corpus.jsonl")
+    file = tmp_path / "corpus.jsonl"
+    file.write_text('{"text": "one"}\n{"text": "two"}\n{"text": "three"}\n')
+    before = compose.documents(config)
+    _, saved = before.draw(before.start())
+    assert compose.cursor(config, compose.documents(config), saved, before.fingerprint) == saved
+
+    # As many documents as before, of which one is another; the same in another order; fewer.
+    for text in ("one two four", "two one three", "one two"):
+        file.write_text("".join(f'{{"text": "{word}"}}\n' for word in text.split()))
+        after = compose.documents(config)
+        with pytest.raises(UsageError, match=r"corpus.jsonl are not those that this run began with; restore them, "):
+            compose.cursor(config, after, saved, before.fingerprint)
+        config.run.allow_config_change = True
+        assert compose.cursor(config, after, saved, before.fingerprint) == after.start()
+        assert capsys.readouterr().out.startswith("warning: corpus.path: the documents of ")
+        config.run.allow_config_change = False
+
+
+def test_mixture_of_sources_by_weight_and_its_exact_resume(tmp_path):
+    (tmp_path / "z.txt").write_text("zzz")
+    (tmp_path / "a").mkdir()
+    for i in range(9):
+        (tmp_path / "a" / f"{i}.txt").write_text(f"word{i}")
+    config = resolve_preset(spade_tiny.get_config())
+    config.corpus.path = f"{tmp_path}/z.txt, {tmp_path}/a"
+    config.corpus.weights = (1, 3.0)
+
+    def draw(count, cursor, documents):
+        drawn = []
+        for _ in range(count):
+            document, cursor = documents.draw(cursor)
+            drawn.append(document.text)
+        return drawn, cursor
+
     documents = compose.documents(config)
-    assert compose.cursor(config, documents, documents.start()) == documents.start()
-    for saved in ({config.corpus.path: {"epoch": 0, "index": 7}}, {"builtin": {"epoch": 0, "index": 0}}):
-        with pytest.raises(UsageError, match="is not what this run began with"):
-            compose.cursor(config, documents, saved)
+    whole, _ = draw(20, documents.start(), documents)
+    assert whole.count("zzz") == 5
+    head, cursor = draw(7, documents.start(), documents)
+    again = compose.documents(config)
+    cursor = compose.cursor(config, again, json.loads(json.dumps(cursor)), documents.fingerprint)
+    assert head + draw(13, cursor, again)[0] == whole
+
+    config.corpus.weights = ()
+    equal = compose.documents(config)
+    assert draw(20, equal.start(), equal)[0].count("zzz") == 10
 
 
 def test_store_that_lacks_what_the_checkpoint_plays(tmp_path):

@@ -126,7 +126,11 @@ def load_path(
 
 
 class Corpus:
-    """Weighted sources, drawn from one document at a time, resumable from a cursor."""
+    """Weighted sources, drawn from one document at a time, resumable from a cursor.
+
+    Attributes:
+      fingerprint: {source name: SHA-256 of its documents' ids in order}; equal only for the same documents.
+    """
 
     def __init__(
         self,
@@ -154,6 +158,10 @@ class Corpus:
         self._sources = {name: tuple(sources[name]) for name in sorted(sources)}
         self._weights = {name: weights[name] / total for name in self._sources}
         self._seed = seed
+        self.fingerprint = {
+            name: hashlib.sha256(" ".join(document.id for document in documents).encode()).hexdigest()
+            for name, documents in self._sources.items()
+        }
         self._orders: dict[str, tuple[int, list[int]]] = {}
 
     def __len__(self) -> int:

@@ -197,16 +197,38 @@ def _check_gate(config: ConfigDict) -> None:
     _at_most(config, "gate.distinct_observations", config.gate.seeds, "gate.seeds")
 
 
+def corpus_paths(config: ConfigDict) -> tuple[str, ...]:
+    """The sources that `corpus.path` names, in its order."""
+    return tuple(path.strip() for path in config.corpus.path.split(","))
+
+
 def _check_paths(config: ConfigDict) -> None:
-    if config.corpus.path != "builtin":
-        path = Path(config.corpus.path)
+    paths, weights = corpus_paths(config), tuple(config.corpus.weights)
+    if "" in paths:
+        raise UsageError(f"corpus.path={config.corpus.path!r} has an empty name; give files or folders, or 'builtin'")
+    if len(set(paths)) != len(paths):
+        raise UsageError(f"corpus.path={config.corpus.path} names a source twice; name each once, with its weight")
+    if weights and len(weights) != len(paths):
+        raise UsageError(
+            f"corpus.weights={weights} has {len(weights)} weight(s) for the {len(paths)} source(s) of corpus.path="
+            f"{config.corpus.path}; give one each, or () for equal ones"
+        )
+    for weight in weights:
+        if not _is_number(weight) or not 0 < weight < math.inf:
+            raise UsageError(
+                f"corpus.weights={weights} has {weight!r}; give positive numbers, and leave out a source that weighs 0"
+            )
+    for name in paths:
+        if name == "builtin":
+            continue
+        path = Path(name)
         if not path.exists():
             raise UsageError(
-                f"corpus.path={config.corpus.path} does not exist; give a .jsonl, .jsonl.gz, .jsonl.zst or .parquet "
-                "file or a folder of text, or 'builtin'"
+                f"corpus.path={name} does not exist; give a .jsonl, .jsonl.gz, .jsonl.zst or .parquet file or a folder "
+                "of text, or 'builtin'; several separated by commas"
             )
         if path.is_dir() and not any(path.iterdir()):
-            raise UsageError(f"corpus.path={config.corpus.path} is an empty folder; put text files into it")
+            raise UsageError(f"corpus.path={name} is an empty folder; put text files into it")
     if config.policy.init not in ("tiny", "scratch") and not Path(config.policy.init).is_file():
         raise UsageError(
             f"policy.init={config.policy.init} is not a file; give the path of an .npz, 'tiny' for the embedded "
@@ -265,6 +287,10 @@ def check_mesh(sizes: dict[str, int], dimensions: dict[str, int]) -> None:
                     f"mesh.{axis}={sizes[axis]} does not divide the policy's {name}={dimensions[name]}; "
                     f"use {_either(usable)}"
                 )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _at_most(config: ConfigDict, key: str, limit: int, what: str) -> None:

@@ -212,6 +212,13 @@ def test_resume_from_a_json_cursor_is_exact():
     assert head + tail == whole
 
 
+def test_fingerprint_is_of_the_documents_and_their_order():
+    """printf 'a0 a1' | sha256sum"""
+    digest = "cd47418b5b6840ff487f07dab1fded55501449c33660e300c940fdcf08617df9"
+    assert Corpus({"x": documents("a", 2)}, {"x": 1}, seed=3).fingerprint == {"x": digest}
+    assert Corpus({"x": documents("a", 2)[::-1]}, {"x": 1}, seed=3).fingerprint != {"x": digest}
+
+
 def test_mixture_weights_are_exact():
     source = Corpus({"a": documents("a", 5), "b": documents("b", 500)}, {"a": 1, "b": 3}, seed=0)
     drawn, _ = draw(source, source.start(), 400)
