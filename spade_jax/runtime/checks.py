@@ -15,6 +15,16 @@ from ml_collections import ConfigDict
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.presets import GATE_CHECKS, get_key
 
+# What the designer's prompts and the bundled families know.
+SKILLS = (
+    "mathematical reasoning",
+    "logical deduction",
+    "spatial reasoning",
+    "pattern recognition",
+    "optimization",
+    "causal inference",
+)
+
 MESH_AXES = ("data", "fsdp", "tensor", "expert")
 
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -136,8 +146,8 @@ def _check_rollout(config: ConfigDict) -> None:
     if not rollout.skills:
         raise UsageError("rollout.skills=() is empty; name at least one skill")
     for skill in rollout.skills:
-        if not isinstance(skill, str) or not skill.strip():
-            raise UsageError(f"rollout.skills has {skill!r}, which is no skill; write each in words, in quotes")
+        if skill not in SKILLS:
+            raise UsageError(f"rollout.skills has {skill!r}, which is no skill; use some of {', '.join(SKILLS)}")
     if len(set(rollout.skills)) != len(rollout.skills):
         raise UsageError(f"rollout.skills={tuple(rollout.skills)} names a skill twice; name each once")
     _at_most(config, "rollout.active_skills", len(rollout.skills), "the number of rollout.skills")

@@ -4,7 +4,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from configs import base, spade_tiny
-from spade_jax.designer import gate
+from spade_jax.designer import gate, prompts
 from spade_jax.learner import advantage, objective, partitioning
 from spade_jax.runtime import checks
 from spade_jax.runtime.checks import check_config, check_mesh, resolve_mesh
@@ -15,6 +15,7 @@ from spade_jax.runtime.presets import GATE_CHECKS, resolve_preset, set_key
 def test_names_are_those_of_the_rooms():
     """Runtime imports no room, so it has its own copy of a few names."""
     assert gate.CHECKS == GATE_CHECKS
+    assert prompts.SKILLS == checks.SKILLS
     assert partitioning.AXES == checks.MESH_AXES
     assert checks._CHOICES["learner.estimator.agent"] == advantage.ESTIMATORS
     assert {*checks._CHOICES["learner.estimator.designer"], "ema"} == set(advantage.ESTIMATORS)
@@ -33,7 +34,8 @@ def test_base_passes():
         ({"rollout.places_per_skill": 1}, r"rollout.places_per_skill=1 .* use at least 2"),
         ({"rollout.skills": ()}, r"rollout.skills=\(\) is empty"),
         ({"rollout.skills": (1, 2, 3)}, r"rollout.skills has 1, which is no skill"),
-        ({"rollout.skills": ("a", "a", "b")}, r"names a skill twice"),
+        ({"rollout.skills": ("optimisation",)}, r"has 'optimisation', which is no skill; use some of .* optimization,"),
+        ({"rollout.skills": ("optimization", "optimization")}, r"names a skill twice"),
         ({"rollout.seeds": 1, "rollout.min_pairs": 1}, r"rollout.seeds=1 is out of range; give a value at least 2"),
         ({"rollout.regenerate_every": 6}, r"learner.max_staleness=4 drops every designer sample.*use at least 5"),
         ({"sampler.designer.max_new_tokens": 1024}, r"max_new_tokens=1024 leaves no room for a prompt in .*=1024"),
