@@ -1,12 +1,20 @@
 """Checkpoints: the train state and the host state of one step, together or not at all.
 
 Orbax writes each step to a temporary folder and renames it when both items are
-complete, so a process killed at any moment leaves the step before it intact.
+complete, so a process killed at any moment leaves the step before it intact. One that
+was damaged afterwards is moved aside, and the run goes on from the one before.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import itertools
+import logging
 import os
+import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -48,6 +56,9 @@ class Checkpointer:
         # Asked before Orbax is, whose threads outlive a constructor that fails and then keep the process alive.
         if self._directory.exists() and not self._directory.is_dir():
             raise UsageError(f"{self._directory} is not a folder; move it away or name another workdir")
+        self._read_only = read_only
+        # Orbax logs, from threads of its own and with tracebacks, what it also raises and we say in a sentence.
+        logging.getLogger("absl").addFilter(_not_from_orbax)
         self._manager = ocp.CheckpointManager(
             self._directory,
             options=ocp.CheckpointManagerOptions(
@@ -100,28 +111,82 @@ class Checkpointer:
     def restore(self, abstract_state: Any) -> Restored | None:
         """Reads the latest checkpoint, None when there is none.
 
+        One that cannot be read is moved to `<directory>.damaged/` in favour of the one before
+        it, with a warning, so that its step can be saved again. With `read_only` it is an error:
+        who looks at a run from outside must not take an older policy for the newest.
+
         Args:
           abstract_state: pytree of `jax.ShapeDtypeStruct` with shardings (or of arrays), which
             says what is expected and where it goes; the mesh may differ from the one that saved.
 
         Raises:
           UsageError: the checkpoint holds a state of another structure or shape.
-          RunError: it cannot be read.
+          RunError: none can be read.
         """
-        step = self.latest_step()
-        if step is None:
-            return None
         abstract_state = jax.tree.map(ocp.utils.to_shape_dtype_struct, abstract_state)
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        failures: dict[int, str] = {}
+        for step in steps:
+            outcome = self._read(step, abstract_state)
+            if isinstance(outcome, Restored):
+                for damaged, reason in failures.items():
+                    self._move_aside(damaged, reason, going_on_from=step)
+                return outcome
+            failures[step] = outcome
+            if self._read_only:
+                break
+        if not steps:
+            return None
+        newest, *earlier = steps
+        remedy = "start again in a new workdir"
+        if earlier and self._read_only:
+            remedy = f"remove that folder to read step {earlier[0]}"
+        elif earlier:
+            remedy = f"nor can those of steps {', '.join(map(str, earlier))}; {remedy}"
+        raise RunError(f"checkpoint {self._directory / str(newest)} cannot be read ({failures[newest]}); {remedy}")
+
+    def _read(self, step: int, abstract_state: Any) -> Restored | str:
+        """One checkpoint, or why it cannot be read."""
+        with _unheard():
+            try:
+                items = self._manager.restore(
+                    step,
+                    args=ocp.args.Composite(
+                        state=ocp.args.StandardRestore(abstract_state), host=ocp.args.JsonRestore()
+                    ),
+                )
+                if items.host is None:
+                    raise FileNotFoundError("the host state is missing")
+                return Restored(step, items.state, items.host)
+            except Exception as error:  # noqa: BLE001 (whatever Orbax makes of damaged files)
+                mismatch = self._mismatch(step, abstract_state)
+                if not mismatch:
+                    return _first_line(error)
+        raise UsageError(
+            f"{self._directory / str(step)} holds another model ({mismatch}); resume with the config that wrote it, or "
+            "in another workdir"
+        )
+
+    def _move_aside(self, step: int, reason: str, going_on_from: int) -> None:
+        """Takes a damaged checkpoint out of the way of the save that will come at its step."""
+        path, folder = self._directory / str(step), self._directory.with_name(f"{self._directory.name}.damaged")
+        names = (f"{step}" if i == 0 else f"{step}.{i}" for i in itertools.count())
+        target = next(folder / name for name in names if not (folder / name).exists())
         try:
-            items = self._manager.restore(
-                step,
-                args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state), host=ocp.args.JsonRestore()),
-            )
-            if items.host is None:
-                raise FileNotFoundError("the host state is missing")
-        except Exception as error:
-            raise self._restore_error(step, abstract_state, error) from error
-        return Restored(step, items.state, items.host)
+            folder.mkdir(exist_ok=True)
+            path.rename(target)
+        except OSError as error:
+            raise RunError(
+                f"checkpoint {path} cannot be read ({reason}), nor moved away ({error.strerror}); remove that folder "
+                f"to go on from step {going_on_from}"
+            ) from error
+        self._manager.reload()
+        print(
+            f"warning: checkpoint {path} cannot be read ({reason}) and was moved to {target}; the run goes on from "
+            f"step {going_on_from}",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def close(self) -> None:
         """Waits for the save under way and ends the background threads."""
@@ -136,6 +201,7 @@ class Checkpointer:
             self.close()
 
     def _save_error(self, error: Exception) -> RunError:
+        _ignore_closed_loops()
         steps = self._complete_steps()
         kept = f"the checkpoint of step {steps[-1]} is intact" if steps else "no earlier checkpoint exists"
         if disk_full(error):
@@ -147,17 +213,6 @@ class Checkpointer:
             f"no checkpoint could be written to {self._directory} ({_first_line(error)}); {kept}; "
             "mend that and run the same command again"
         )
-
-    def _restore_error(self, step: int, abstract_state: Any, error: Exception) -> UsageError | RunError:
-        path = self._directory / str(step)
-        mismatch = self._mismatch(step, abstract_state)
-        if mismatch:
-            return UsageError(
-                f"{path} holds another model ({mismatch}); resume with the config that wrote it, or in another workdir"
-            )
-        earlier = [s for s in self._complete_steps() if s < step]
-        remedy = f"remove that folder to resume from step {earlier[-1]}" if earlier else "start again in a new workdir"
-        return RunError(f"checkpoint {path} cannot be read ({_first_line(error)}); {remedy}")
 
     def _mismatch(self, step: int, abstract_state: Any) -> str:
         """How the saved tree differs from the one asked for, "" if it does not or cannot be told."""
@@ -179,6 +234,33 @@ class Checkpointer:
         return sorted(int(entry.name) for entry in self._directory.iterdir() if entry.name.isdigit())
 
 
+def _not_from_orbax(record: logging.LogRecord) -> bool:
+    return "orbax" not in Path(record.pathname).parts
+
+
+def _ignore_closed_loops() -> None:
+    """TensorStore's threads still report to the event loop that a failed save has closed; nobody needs to read that."""
+    previous = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            previous(unraisable)
+
+    sys.unraisablehook = hook
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Keeps what a failed read leaves behind, coroutines above all, from complaining when it is collected."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+            gc.collect()
+    finally:
+        sys.unraisablehook = hook
+
+
 def _name(path: tuple[Any, ...]) -> str:
     """A leaf's path as dotted names, the same for dicts, tuples and NamedTuples."""
     parts = []
@@ -198,5 +280,5 @@ def _stored_shape(leaf: jax.ShapeDtypeStruct) -> tuple[int, ...]:
 
 
 def _first_line(error: Exception) -> str:
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". See full TensorStore")[0]
     return line if len(line) <= 160 else line[:157] + "..."
