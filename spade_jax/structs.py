@@ -28,6 +28,13 @@ FAILURE = "failure"
 TRUNCATED = "truncated"
 VOID = "void"
 
+BOX = "\\boxed{"
+
+
+def boxed(command: str) -> str:
+    """A command in the form in which programs receive it."""
+    return f"{BOX}{command}}}"
+
 
 @dataclasses.dataclass(frozen=True)
 class CheckVerdict:

@@ -28,13 +28,12 @@ from gymnasium import spaces
 
 from spade_jax.envs.contract import MAX_OBSERVATION_CHARS, METHODS, environment_id
 from spade_jax.sandbox import Reply
-from spade_jax.structs import EnvironmentRecord
+from spade_jax.structs import BOX, EnvironmentRecord, boxed
 
 # What both Text spaces may hold; programs may print anything, so the rest shows as "?".
 CHARSET = string.ascii_letters + string.digits + string.punctuation + " \n\t"
 MAX_ACTION_CHARS = 200
 _SHOWN_CHARS = 40
-_BOX = "\\boxed{"
 _HIGHLIGHT = re.compile(r"\x1b\[[\d;]+m(.*?)\x1b\[0m", re.DOTALL)
 
 
@@ -77,7 +76,7 @@ class ProgramEnv(gymnasium.Env[str, str]):
         return self._text, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        text, score, terminated, truncated, info = self._program.step(f"{_BOX}{action}}}")
+        text, score, terminated, truncated, info = self._program.step(boxed(action))
         reward, self._score = score - self._score, score
         self._text = _within_charset(text)
         return self._text, reward, terminated, truncated, info
@@ -265,8 +264,8 @@ def describe(observation: Any) -> str:
 
 def _command(action: str) -> str:
     """The command of an action as the harness passes it: boxed, or a bare response."""
-    if action.startswith(_BOX) and action.endswith("}"):
-        return action[len(_BOX) : -1].strip()
+    if action.startswith(BOX) and action.endswith("}"):
+        return action[len(BOX) : -1].strip()
     return action.strip()
 
 

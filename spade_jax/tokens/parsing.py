@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_BOX = "\\boxed{"
+from spade_jax.structs import BOX, boxed
+
 _OPENING_FENCE = re.compile(r"^[ \t]*```(?:python|py)?[ \t]*$", re.MULTILINE)
 _CLOSING_FENCE = re.compile(r"^[ \t]*```[ \t]*$", re.MULTILINE)
 _END_OF_THINKING = "</think>"
@@ -33,8 +34,8 @@ def last_boxed(text: str) -> str | None:
             open_braces.append(match.start())
         elif open_braces:
             start = open_braces.pop()
-            boxed = text.endswith(_BOX, 0, start + 1)
-            if boxed and (best is None or start > best[0]):
+            is_box = text.endswith(BOX, 0, start + 1)
+            if is_box and (best is None or start > best[0]):
                 best = (start, match.start())
     return None if best is None else text[best[0] + 1 : best[1]].strip()
 
@@ -42,7 +43,7 @@ def last_boxed(text: str) -> str | None:
 def action_of(response: str) -> str:
     """The action string a program receives: `\\boxed{command}`, or the stripped response."""
     command = last_boxed(response)
-    return response.strip() if command is None else f"{_BOX}{command}}}"
+    return response.strip() if command is None else boxed(command)
 
 
 def fenced_program(text: str) -> str | None:

@@ -1,5 +1,6 @@
 import pytest
 
+from spade_jax import structs
 from spade_jax.tokens import parsing
 
 
@@ -31,6 +32,8 @@ def test_last_boxed_is_not_quadratic_in_hostile_text():
 def test_action_without_a_box_is_the_stripped_response():
     assert parsing.action_of("  north \n") == "north"
     assert parsing.action_of("go \\boxed{ north }") == "\\boxed{north}"
+    assert structs.boxed("go {1}") == "\\boxed{go {1}}"
+    assert parsing.last_boxed(structs.boxed("go {1}")) == "go {1}"
 
 
 @pytest.mark.parametrize(
