@@ -277,9 +277,12 @@ def num_groups(config: ConfigDict) -> int:
 
 def mesh(config: ConfigDict, model: Decoder) -> Mesh:
     """The device mesh; starts JAX's backend."""
-    sizes = checks.resolve_mesh(config.mesh, jax.device_count())
-    checks.check_mesh(sizes, dataclasses.asdict(model.config))
-    return partitioning.make_mesh(**sizes)
+    try:
+        device_mesh = partitioning.make_mesh(**config.mesh.to_dict())
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    checks.check_mesh(dict(device_mesh.shape), dataclasses.asdict(model.config))
+    return device_mesh
 
 
 def buckets(config: ConfigDict, device_mesh: Mesh) -> batch.BucketConfig:

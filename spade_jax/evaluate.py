@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from absl import flags
@@ -34,7 +36,7 @@ _INSTANCES = flags.DEFINE_integer("instances", 16, "Instances per held-out famil
 _OUT = flags.DEFINE_string("out", None, "JSON file that receives the figures, where given.")
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> None:
     del argv
     config = resolve_preset(_CONFIG.value)
     checks.check_config(config)
@@ -62,7 +64,7 @@ def main(argv):
         engine = compose.engine(config, model, state.params, template, mesh)
         probe, settings = held_out_probe(_INSTANCES.value), compose.probe_settings(config)
 
-        def play(params, version: int) -> np.ndarray:
+        def play(params: Any, version: int) -> np.ndarray:
             """float64[N] outcome of every probe instance, NaN where void."""
             engine.set_params(params, version)
             return wins(play_probe(engine, pool, template, probe, settings, label="evaluate"))
@@ -94,7 +96,7 @@ def main(argv):
         pathlib.Path(_OUT.value).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
-def summary(start_N: np.ndarray, trained_RxN: np.ndarray) -> dict:
+def summary(start_N: np.ndarray, trained_RxN: np.ndarray) -> dict[str, Any]:
     """Start, trained mean, gain and its bootstrap interval over R runs and N instances, and the void share.
 
     Void plays (NaN) count for nothing: each win rate is over the plays that counted, the
@@ -110,7 +112,7 @@ def summary(start_N: np.ndarray, trained_RxN: np.ndarray) -> dict:
     }
 
 
-def run():
+def run() -> None:
     flags.mark_flags_as_required(["config", "workdirs"])
     app.run(main)
 

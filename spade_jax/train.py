@@ -17,13 +17,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from spade_jax import compose, structs
 from spade_jax.designer import reward
 from spade_jax.designer.delayed import DelayedQueue, Waiting
 from spade_jax.designer.payment import pay
-from spade_jax.envs.bundled import held_out_probe
+from spade_jax.envs.bundled import Bundled, held_out_probe
 from spade_jax.evals.probe import play_probe, probe_metrics
 from spade_jax.learner import advantage, batch
 from spade_jax.learner import state as state_lib
@@ -40,6 +40,9 @@ from spade_jax.runtime.presets import get_key, resolve_preset
 from spade_jax.runtime.progress import Cadence, Progress
 from spade_jax.runtime.shutdown import Shutdown
 from spade_jax.runtime.workdir import WorkdirLock, compare_config, write_config
+from spade_jax.sampler import Engine
+from spade_jax.sandbox import Pool
+from spade_jax.tokens.chat import ChatTemplate
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The configuration, e.g. configs/spade_tiny.py.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics, environments, transcripts.")
@@ -58,7 +61,7 @@ HPARAMS = (
 )
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> None:
     del argv
     config, workdir = resolve_preset(_CONFIG.value), os.path.abspath(_WORKDIR.value)
     checks.check_config(config)
@@ -262,12 +265,22 @@ def waiting(design: Design, step: int, skills: Sequence[str], temperature: float
     )
 
 
-def evaluate(engine, pool, template, probe, settings):
+def evaluate(
+    engine: Engine, pool: Pool, template: ChatTemplate, probe: Sequence[Bundled], settings: episodes_lib.EpisodeSettings
+) -> dict[str, float]:
     """Win rates on the held-out probe; the same keys at every step, so that policies are compared on pairs."""
     return probe_metrics(probe, play_probe(engine, pool, template, probe, settings, label="probe"))
 
 
-def write_texts(config, workdir, writer, step, regeneration, in_play, episodes):
+def write_texts(
+    config: ConfigDict,
+    workdir: str,
+    writer: metrics.MetricWriter,
+    step: int,
+    regeneration: regenerate.Regeneration | None,
+    in_play: Sequence[structs.EnvironmentRecord],
+    episodes: Sequence[structs.Episode],
+) -> None:
     """Transcripts of the step to the workdir; a program and a pair of transcripts to TensorBoard."""
     by_seed = sorted(episodes, key=lambda episode: (episode.seed_index, episode.environment_id, episode.arm))
     if config.log.transcripts:
@@ -284,7 +297,7 @@ def write_texts(config, workdir, writer, step, regeneration, in_play, episodes):
             writer.text(step, tag, texts.transcript(episode, hints[episode.environment_id]))
 
 
-def run():
+def run() -> None:
     flags.mark_flags_as_required(["config", "workdir"])
     app.run(main)
 

@@ -41,23 +41,30 @@ DEFAULT_RULES: Rules = {
 }
 
 
-def make_mesh(*, data: int = -1, fsdp: int = 1, tensor: int = 1, expert: int = 1) -> Mesh:
-    """A mesh over all devices with the axes AXES, all of them Auto (Linen's logical constraints need that).
-
-    At most one size may be -1: it takes the devices that the others leave.
+def mesh_sizes(devices: int, *, data: int = -1, fsdp: int = 1, tensor: int = 1, expert: int = 1) -> dict[str, int]:
+    """Sizes of the mesh axes in the order of AXES; at most one may be -1, which takes the devices the others leave.
 
     Raises:
-      ValueError: the sizes do not multiply to the number of devices.
+      ValueError: the sizes cannot cover exactly `devices` devices.
     """
-    sizes = {"data": data, "fsdp": fsdp, "tensor": tensor, "expert": expert}
-    devices = jax.device_count()
-    free = [name for name, size in sizes.items() if size == -1]
+    sizes = dict(zip(AXES, (data, fsdp, tensor, expert), strict=True))
+    for axis, size in sizes.items():
+        if size < 1 and size != -1:
+            raise ValueError(f"mesh.{axis}={size} is not a size; use a positive number, or -1 to take the rest")
+    free = [axis for axis, size in sizes.items() if size == -1]
+    if len(free) > 1:
+        raise ValueError(f"mesh.{free[0]}=-1 and mesh.{free[1]}=-1 both take the rest; give all but one a size")
     fixed = math.prod(size for size in sizes.values() if size != -1)
-    if len(free) == 1 and fixed > 0 and devices % fixed == 0:
-        sizes[free[0]] = devices // fixed
-    if min(sizes.values()) < 1 or math.prod(sizes.values()) != devices:
-        shape = ", ".join(f"mesh.{name}={size}" for name, size in sizes.items())
-        raise ValueError(f"{shape} does not use exactly the {devices} devices present; set one size to -1")
+    if devices % fixed or (not free and fixed != devices):
+        shown = ", ".join(f"mesh.{axis}={size}" for axis, size in sizes.items())
+        remedy = f"use sizes whose product {'divides' if free else 'is'} {devices}"
+        raise ValueError(f"{shown} cannot be laid over {devices} device(s); {remedy}")
+    return {axis: devices // fixed if size == -1 else size for axis, size in sizes.items()}
+
+
+def make_mesh(**axes: int) -> Mesh:
+    """A mesh over all devices, sized as by `mesh_sizes`, all axes Auto (Linen's logical constraints need that)."""
+    sizes = mesh_sizes(jax.device_count(), **axes)
     return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
 
 

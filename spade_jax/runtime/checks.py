@@ -25,8 +25,6 @@ SKILLS = (
     "causal inference",
 )
 
-MESH_AXES = ("data", "fsdp", "tensor", "expert")
-
 _CHOICES: dict[str, tuple[str, ...]] = {
     "method.regret_scale": ("adaptive", "fixed"),
     "policy.dtype": ("float32", "bfloat16"),
@@ -251,38 +249,11 @@ def _check_paths(config: ConfigDict) -> None:
         )
 
 
-def resolve_mesh(mesh: ConfigDict, device_count: int) -> dict[str, int]:
-    """Sizes of the mesh axes in order, with -1 filled in.
-
-    Args:
-      mesh: `config.mesh`.
-      device_count: devices of all processes.
-
-    Raises:
-      UsageError: the axes cannot cover exactly these devices.
-    """
-    sizes = {axis: int(mesh[axis]) for axis in MESH_AXES}
-    shown = ", ".join(f"mesh.{axis}={size}" for axis, size in sizes.items())
-    for axis, size in sizes.items():
-        if size < 1 and size != -1:
-            raise UsageError(f"mesh.{axis}={size} is not a size; use a positive number, or -1 to take the rest")
-    free = [axis for axis, size in sizes.items() if size == -1]
-    if len(free) > 1:
-        raise UsageError(f"mesh.{free[0]}=-1 and mesh.{free[1]}=-1 both take the rest; give all but one a size")
-    fixed = math.prod(size for size in sizes.values() if size != -1)
-    if device_count % fixed or (not free and fixed != device_count):
-        remedy = f"use sizes whose product {'divides' if free else 'is'} {device_count}"
-        raise UsageError(f"{shown} cannot be laid over {device_count} device(s); {remedy}")
-    if free:
-        sizes[free[0]] = device_count // fixed
-    return sizes
-
-
 def check_mesh(sizes: dict[str, int], dimensions: dict[str, int]) -> None:
     """Checks that the tensor and fsdp axes divide what they shard.
 
     Args:
-      sizes: as returned by `resolve_mesh`.
+      sizes: of the mesh axes.
       dimensions: the policy's num_heads, num_kv_heads, mlp_dim, vocab_size and embed_dim.
 
     Raises:

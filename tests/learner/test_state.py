@@ -83,5 +83,5 @@ def test_indivisible_dimension_is_named():
 
 
 def test_impossible_mesh():
-    with pytest.raises(ValueError, match="mesh.fsdp=3, .* does not use exactly the"):
+    with pytest.raises(ValueError, match="mesh.fsdp=3, .* cannot be laid over"):
         partitioning.make_mesh(fsdp=3, data=1)

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from ml_collections import ConfigDict
 
 from configs import base, spade_tiny
 from spade_jax.designer import gate, prompts
-from spade_jax.learner import advantage, objective, partitioning
+from spade_jax.learner import advantage, objective
 from spade_jax.runtime import checks
-from spade_jax.runtime.checks import check_config, check_mesh, resolve_mesh
+from spade_jax.runtime.checks import check_config, check_mesh
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.presets import GATE_CHECKS, resolve_preset, set_key
 
@@ -16,7 +15,6 @@ def test_names_are_those_of_the_rooms():
     """Runtime imports no room, so it has its own copy of a few names."""
     assert gate.CHECKS == GATE_CHECKS
     assert prompts.SKILLS == checks.SKILLS
-    assert partitioning.AXES == checks.MESH_AXES
     assert checks._CHOICES["learner.estimator.agent"] == advantage.ESTIMATORS
     assert {*checks._CHOICES["learner.estimator.designer"], "ema"} == set(advantage.ESTIMATORS)
     assert checks._CHOICES["learner.aggregation"] == objective.AGGREGATIONS
@@ -81,32 +79,6 @@ def test_empty_corpus_folder(tmp_path):
         check_config(config)
     (tmp_path / "a.txt").write_text("text")
     check_config(config)
-
-
-def _mesh(data=-1, fsdp=1, tensor=1, expert=1):
-    return ConfigDict({"data": data, "fsdp": fsdp, "tensor": tensor, "expert": expert})
-
-
-def test_mesh_is_filled():
-    assert resolve_mesh(_mesh(), 1) == {"data": 1, "fsdp": 1, "tensor": 1, "expert": 1}
-    assert resolve_mesh(_mesh(tensor=2), 8) == {"data": 4, "fsdp": 1, "tensor": 2, "expert": 1}
-    assert resolve_mesh(_mesh(data=2, fsdp=-1, tensor=2), 8) == {"data": 2, "fsdp": 2, "tensor": 2, "expert": 1}
-    assert list(resolve_mesh(_mesh(), 8)) == ["data", "fsdp", "tensor", "expert"]
-
-
-@pytest.mark.parametrize(
-    ("mesh", "devices", "message"),
-    [
-        (_mesh(tensor=3), 8, r"mesh.tensor=3, .* cannot be laid over 8 device\(s\).*divides 8"),
-        (_mesh(data=4), 8, r"use sizes whose product is 8"),
-        (_mesh(data=16), 8, r"cannot be laid over 8"),
-        (_mesh(fsdp=-1), 8, r"mesh.data=-1 and mesh.fsdp=-1 both take the rest"),
-        (_mesh(fsdp=0), 8, r"mesh.fsdp=0 is not a size"),
-    ],
-)
-def test_impossible_mesh(mesh, devices, message):
-    with pytest.raises(UsageError, match=message):
-        resolve_mesh(mesh, devices)
 
 
 def test_mesh_against_the_policy():
