@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 import zipfile
 import zlib
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -164,17 +166,28 @@ def engine(
     config: ConfigDict, model: Decoder, params: Any, template: chat.ChatTemplate, device_mesh: Mesh
 ) -> Engine:
     """The sampler."""
+    shape, slots, context = model.config, config.sampler.slots, config.sampler.context
+    numbers = 2 * shape.num_layers * slots * shape.num_kv_heads * shape.head_dim * context  # keys and values
+    checks.check_cache(config, numbers * np.dtype(config.sampler.cache_dtype).itemsize, _memory(device_mesh))
     return Engine(
         model,
         params,
-        slots=config.sampler.slots,
-        context=config.sampler.context,
+        slots=slots,
+        context=context,
         block=config.sampler.block,
         stop_token=template.tokenizer.end_id,
         run_seed=config.run.seed,
         mesh=device_mesh,
         cache_dtype=config.sampler.cache_dtype,
     )
+
+
+def _memory(device_mesh: Mesh) -> int:
+    """Bytes of memory of this process's devices; the machine's where they are its processors."""
+    stats = [device.memory_stats() or {} for device in device_mesh.local_devices]
+    if all("bytes_limit" in stat for stat in stats):
+        return sum(stat["bytes_limit"] for stat in stats)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def probe_settings(config: ConfigDict) -> EpisodeSettings:

@@ -34,6 +34,12 @@ def run(main: Callable[[list[str]], int | None], argv: Sequence[str] | None = No
     except KeyboardInterrupt:
         _end("interrupted", EXIT_INTERRUPTED)
     except Exception as error:
+        if memory_full(error):
+            _end(
+                f"memory ran out ({str(error).splitlines()[0][:200] if str(error) else type(error).__name__}); lower "
+                "learner.micro_batch_tokens, sampler.slots or sampler.context, or use more devices",
+                EXIT_FAILURE,
+            )
         if not disk_full(error):
             raise
         filename = getattr(error, "filename", None)
@@ -55,6 +61,14 @@ def disk_full(error: BaseException) -> bool:
     return False
 
 
+def memory_full(error: BaseException) -> bool:
+    """Whether an error is that of an allocation that failed, here or on a device."""
+    return isinstance(error, MemoryError) or (
+        type(error).__name__ == "JaxRuntimeError"
+        and re.match(r"RESOURCE_EXHAUSTED: .*(out of memory|allocat)", str(error), re.IGNORECASE) is not None
+    )
+
+
 def _end(message: str, code: int) -> NoReturn:
     sys.stdout.flush()
     print("error: " + " ".join(message.split()), file=sys.stderr, flush=True)
@@ -69,6 +83,10 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         config file or a stray argument, in one sentence.
     """
     argv = list(argv)
+    for argument in argv:  # logs, JSON and TensorBoard are UTF-8; a path that is not would fail in the middle of a run
+        if argument != argument.encode(errors="replace").decode():
+            shown = ascii(argument)[1:-1]
+            raise UsageError(f"{shown} is not UTF-8; rename what it names")
     try:
         rest = flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as error:

@@ -7,7 +7,8 @@ where they would otherwise surface as a crash or, worse, as a run that learns no
 from __future__ import annotations
 
 import math
-from pathlib import Path
+import os
+import stat
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -41,11 +42,24 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "learner.aggregation": ("token_mean", "sequence_mean", "constant_length"),
 }
 
-# key -> (least, greatest), both allowed.
+_SHOWN = 200  # characters of a value in a message
+
+_GREATEST = 2**31 - 1  # of a whole number: devices and SQLite count no further
+
+# key -> (least, greatest), both allowed. Infinity is a value of the few keys in _MAY_BE_INFINITE only.
 _RANGES: dict[str, tuple[float, float]] = {
     "run.seed": (0, 2**63 - 1),
     "run.steps": (1, math.inf),
     "method.invalid_share_cap": (0, 1),
+    "policy.architecture.vocab_size": (1, math.inf),
+    "policy.architecture.embed_dim": (1, math.inf),
+    "policy.architecture.num_layers": (1, math.inf),
+    "policy.architecture.num_heads": (1, math.inf),
+    "policy.architecture.num_kv_heads": (1, math.inf),
+    "policy.architecture.head_dim": (2, math.inf),
+    "policy.architecture.mlp_dim": (1, math.inf),
+    "policy.architecture.rope_theta": (1, math.inf),
+    "policy.architecture.norm_eps": (1e-12, 1),
     "sampler.slots": (1, math.inf),
     "sampler.context": (2, math.inf),
     "sampler.block": (1, math.inf),
@@ -63,16 +77,20 @@ _RANGES: dict[str, tuple[float, float]] = {
     "memory.capacity": (1, math.inf),
     "memory.replay_share": (0, 1),
     "corpus.chunk_words": (1, math.inf),
-    "gate.seeds": (1, math.inf),
-    "gate.solvable_seeds": (1, math.inf),
-    "gate.determinism_seeds": (1, math.inf),
+    "gate.seeds": (1, 1000),
+    "gate.solvable_seeds": (1, 1000),
+    "gate.determinism_seeds": (1, 1000),
     "gate.trivial_score": (0, 1),
     "gate.distinct_observations": (1, math.inf),
     "sandbox.max_live": (1, math.inf),
     "sandbox.limits.memory_mb": (32, math.inf),
     "sandbox.limits.cpu_seconds": (1, math.inf),
-    "sandbox.limits.call_seconds": (0.01, math.inf),
-    "sandbox.limits.reset_seconds": (0.01, math.inf),
+    "sandbox.limits.call_seconds": (0.01, 86_400),
+    "sandbox.limits.reset_seconds": (0.01, 86_400),
+    "sandbox.limits.processes": (0, math.inf),
+    "sandbox.limits.open_files": (5, math.inf),
+    "sandbox.limits.file_bytes": (1, math.inf),
+    "sandbox.limits.frame_bytes": (1, math.inf),
     "sandbox.limits.observation_chars": (1, math.inf),
     "learner.role_weight.agent": (0, math.inf),
     "learner.role_weight.designer": (0, math.inf),
@@ -89,10 +107,11 @@ _RANGES: dict[str, tuple[float, float]] = {
     "learner.optimizer.warmup_steps": (0, math.inf),
     "learner.optimizer.b1": (0, 0.999999),
     "learner.optimizer.b2": (0, 0.999999),
+    "learner.optimizer.eps": (1e-30, 1),
     "learner.optimizer.weight_decay": (0, math.inf),
     "learner.optimizer.clip_norm": (0, math.inf),
     "evaluation.every_steps": (0, math.inf),
-    "evaluation.instances": (1, math.inf),
+    "evaluation.instances": (1, 10_000),
     "evaluation.temperature": (0, math.inf),
     "checkpoint.save_steps": (0, math.inf),
     "checkpoint.save_secs": (0, math.inf),
@@ -100,6 +119,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "log.text_steps": (1, math.inf),
     "log.transcripts": (0, math.inf),
 }
+
+_MAY_BE_INFINITE = ("learner.clip_high", "learner.tis_cap")  # which takes the clip or the cap away
 
 _SAMPLING_RANGES = {
     "temperature": (0, math.inf),
@@ -122,21 +143,45 @@ def check_config(config: ConfigDict) -> None:
     for key, choices in _CHOICES.items():
         value = get_key(config, key)
         if value not in choices:
-            raise UsageError(f"{key}={value!r} is not known; use {_either(choices)}")
-    ranges = dict(_RANGES)
-    for role in ("agent", "designer", "hint"):
-        ranges |= {f"sampler.{role}.{name}": bounds for name, bounds in _SAMPLING_RANGES.items()}
-    # What is trained on must have been drawn: greedy tokens have no probability ratio.
-    ranges["sampler.agent.temperature"] = ranges["sampler.designer.temperature"] = (1e-3, math.inf)
-    for key, (least, greatest) in ranges.items():
+            raise UsageError(f"{key}={_shown(value)} is not known; use {_either(choices)}")
+    for key, (least, greatest) in ranges().items():
         value = get_key(config, key)
-        if not least <= value <= greatest:  # also False for NaN
-            bound = f"at least {least}" if greatest == math.inf else f"between {least} and {greatest}"
+        if isinstance(value, int) and greatest == math.inf:
+            greatest = _GREATEST
+        if not least <= value <= greatest or (value == math.inf and key not in _MAY_BE_INFINITE):  # NaN is never within
+            bound = f"at least {least}" if greatest in (math.inf, _GREATEST) else f"between {least} and {greatest}"
+            if value > least:
+                bound = f"at most {greatest}" if greatest < math.inf else "a finite one"
             raise UsageError(f"{key}={value} is out of range; give a value {bound}")
+    _check_policy(config)
     _check_rollout(config)
     _check_lengths(config)
     _check_gate(config)
     _check_paths(config)
+
+
+def ranges() -> dict[str, tuple[float, float]]:
+    """(least, greatest) of every number in the config but the mesh's, whose sizes hang on the devices."""
+    found = dict(_RANGES)
+    for role in ("agent", "designer", "hint"):
+        found |= {f"sampler.{role}.{name}": bounds for name, bounds in _SAMPLING_RANGES.items()}
+    # What is trained on must have been drawn: greedy tokens have no probability ratio.
+    found["sampler.agent.temperature"] = found["sampler.designer.temperature"] = (1e-3, math.inf)
+    return found
+
+
+def _check_policy(config: ConfigDict) -> None:
+    shape = config.policy.architecture
+    if shape.num_heads % shape.num_kv_heads:
+        raise UsageError(
+            f"policy.architecture.num_kv_heads={shape.num_kv_heads} does not divide num_heads={shape.num_heads}; use a "
+            "divisor of it"
+        )
+    if shape.head_dim % 2:
+        raise UsageError(
+            f"policy.architecture.head_dim={shape.head_dim} is odd, but rotary positions turn two halves; use "
+            f"{shape.head_dim + 1}"
+        )
 
 
 def _check_rollout(config: ConfigDict) -> None:
@@ -145,7 +190,7 @@ def _check_rollout(config: ConfigDict) -> None:
         raise UsageError("rollout.skills=() is empty; name at least one skill")
     for skill in rollout.skills:
         if skill not in SKILLS:
-            raise UsageError(f"rollout.skills has {skill!r}, which is no skill; use some of {', '.join(SKILLS)}")
+            raise UsageError(f"rollout.skills has {_shown(skill)}, which is no skill; use some of {', '.join(SKILLS)}")
     if len(set(rollout.skills)) != len(rollout.skills):
         raise UsageError(f"rollout.skills={tuple(rollout.skills)} names a skill twice; name each once")
     _at_most(config, "rollout.active_skills", len(rollout.skills), "the number of rollout.skills")
@@ -154,6 +199,8 @@ def _check_rollout(config: ConfigDict) -> None:
             f"rollout.min_pairs={rollout.min_pairs} is above rollout.seeds={rollout.seeds}, so no environment would "
             f"ever train; use at most {rollout.seeds}"
         )
+    plays = 2 * rollout.active_skills * rollout.places_per_skill * rollout.seeds
+    _at_most(config, "learner.optimizer_steps", plays, "the number of plays that a rollout trains on")
     if learner.estimator.designer == "leave_one_out" and rollout.places_per_skill < 2:
         raise UsageError(
             "rollout.places_per_skill=1 leaves nothing to compare with under learner.estimator.designer="
@@ -212,6 +259,8 @@ def corpus_paths(config: ConfigDict) -> tuple[str, ...]:
 
 def _check_paths(config: ConfigDict) -> None:
     paths, weights = corpus_paths(config), tuple(config.corpus.weights)
+    if not config.compile_cache.dir.strip():
+        raise UsageError(f"compile_cache.dir={config.compile_cache.dir!r} is empty; use auto, off, or a directory")
     if "" in paths:
         raise UsageError(f"corpus.path={config.corpus.path!r} has an empty name; give files or folders, or 'builtin'")
     if len(set(paths)) != len(paths):
@@ -229,23 +278,63 @@ def _check_paths(config: ConfigDict) -> None:
     for name in paths:
         if name == "builtin":
             continue
-        path = Path(name)
-        if not path.exists():
+        kind = _kind_of(name)
+        if kind not in ("file", "folder"):
             raise UsageError(
-                f"corpus.path={name} does not exist; give a .jsonl, .jsonl.gz, .jsonl.zst or .parquet file or a folder "
-                "of text, or 'builtin'; several separated by commas"
+                f"corpus.path={_cut(name)} {kind}; give a .jsonl, .jsonl.gz, .jsonl.zst or .parquet file, a folder of "
+                "text, or 'builtin'; several separated by commas"
             )
-        if path.is_dir() and not any(path.iterdir()):
-            raise UsageError(f"corpus.path={name} is an empty folder; put text files into it")
-    if config.policy.init not in ("tiny", "scratch") and not Path(config.policy.init).is_file():
+        if kind == "folder" and not os.listdir(name):
+            raise UsageError(f"corpus.path={_cut(name)} is an empty folder; put text files into it")
+    if config.policy.init not in ("tiny", "scratch") and (kind := _kind_of(config.policy.init)) != "file":
         raise UsageError(
-            f"policy.init={config.policy.init} is not a file; give the path of an .npz, 'tiny' for the embedded "
-            "warm start, or 'scratch'"
+            f"policy.init={_cut(config.policy.init)} {_no_file(kind)}; give the path of an .npz, 'tiny' for the "
+            "embedded warm start, or 'scratch'"
         )
-    if config.tokens.tokenizer != "tiny" and not Path(config.tokens.tokenizer).is_file():
+    if config.tokens.tokenizer != "tiny" and (kind := _kind_of(config.tokens.tokenizer)) != "file":
         raise UsageError(
-            f"tokens.tokenizer={config.tokens.tokenizer} is not a file; give the path of a SentencePiece .model, "
-            "or 'tiny'"
+            f"tokens.tokenizer={_cut(config.tokens.tokenizer)} {_no_file(kind)}; give the path of a SentencePiece "
+            ".model, or 'tiny'"
+        )
+
+
+def _kind_of(name: str) -> str:
+    """ "file", "folder", or what is wrong with a path, as the rest of a sentence."""
+    try:
+        mode = os.stat(name).st_mode
+        readable = os.access(name, os.R_OK | os.X_OK if stat.S_ISDIR(mode) else os.R_OK)
+    except FileNotFoundError:
+        return "does not exist"
+    except OSError as error:
+        return f"cannot be reached ({error.strerror})"
+    except ValueError as error:  # a NUL, say
+        return f"is no path ({error})"
+    if not readable:
+        return "may not be read"
+    if stat.S_ISDIR(mode):
+        return "folder"
+    return "file" if stat.S_ISREG(mode) else "is neither a file nor a folder"
+
+
+def _no_file(kind: str) -> str:
+    return "is a folder, not a file" if kind == "folder" else kind
+
+
+def check_cache(config: ConfigDict, needed: int, available: int) -> None:
+    """Checks that the sampler's KV cache can exist at all; what else must fit beside it is not known before it runs.
+
+    Args:
+      config: the config.
+      needed: bytes of the cache.
+      available: bytes of memory of all devices.
+
+    Raises:
+      UsageError: it cannot.
+    """
+    if needed > available:
+        raise UsageError(
+            f"sampler.slots={config.sampler.slots} of sampler.context={config.sampler.context} need a cache of "
+            f"{needed / 2**30:.1f} GiB, but there are {available / 2**30:.1f} GiB of memory; lower either"
         )
 
 
@@ -268,6 +357,14 @@ def check_mesh(sizes: dict[str, int], dimensions: dict[str, int]) -> None:
                     f"mesh.{axis}={sizes[axis]} does not divide the policy's {name}={dimensions[name]}; "
                     f"use {_either(usable)}"
                 )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def _shown(value: Any) -> str:
+    return _cut(repr(value))
 
 
 def _is_number(value: Any) -> bool:

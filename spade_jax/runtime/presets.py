@@ -66,7 +66,7 @@ def resolve_preset(config: ConfigDict) -> ConfigDict:
       UsageError: `method.preset` is not one of PRESETS.
     """
     if config.method.preset not in PRESETS:
-        raise UsageError(f"method.preset={config.method.preset!r} is not known; use {' or '.join(PRESETS)}")
+        raise UsageError(f"method.preset={config.method.preset[:200]!r} is not known; use {' or '.join(PRESETS)}")
     resolved = config.copy_and_resolve_references()
     for key, switch in SWITCHES.items():
         if get_key(resolved, key) is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spade_jax.runtime.app import disk_full
+from spade_jax.runtime.app import disk_full, memory_full
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,6 +29,7 @@ def main(argv):
     if how == "usage": raise UsageError("a=1 is wrong;\\n use 2")
     if how == "failure": raise RunError("the run failed")
     if how == "full": raise OSError(errno.ENOSPC, "No space left on device", "/x/y")
+    if how == "memory": raise MemoryError
     if how == "bug": raise KeyError("bug")
     if how == "interrupt": raise KeyboardInterrupt
     print(flags.FLAGS.config.run.seed, flags.FLAGS.config.gate.checks, flags.FLAGS.config.method.paired_seeds)
@@ -93,6 +94,20 @@ def test_bad_config_files(tmp_path):
     assert "'(' was never closed (broken.py, line 1)" in _sentence(_run(tmp_path, "--workdir=x", config=broken), 2)
 
 
+def test_arguments_that_are_not_text(tmp_path):
+    assert r"--workdir=r\udcff is not UTF-8; rename what it names" in _sentence(_run(tmp_path, b"--workdir=r\xff"), 2)
+    assert _run(tmp_path, "--workdir=é日本 %#?").returncode == 0
+
+
+def test_memory_that_ran_out_is_told_from_other_errors():
+    error = type("JaxRuntimeError", (RuntimeError,), {})
+    assert memory_full(MemoryError())
+    assert memory_full(error("RESOURCE_EXHAUSTED: Out of memory allocating 4611686018427387904 bytes."))
+    assert memory_full(error("RESOURCE_EXHAUSTED: Failed to allocate request for 93GiB"))
+    assert not memory_full(error("INTERNAL: out of memory"))
+    assert not memory_full(ValueError("RESOURCE_EXHAUSTED: error writing: No space left on device"))
+
+
 def test_missing_workdir(tmp_path):
     assert "--workdir is missing; give --workdir=..." in _sentence(_run(tmp_path), 2)
     assert "--workdir= is empty; name a path" in _sentence(_run(tmp_path, "--workdir="), 2)  # not the current folder
@@ -104,6 +119,12 @@ def test_missing_workdir(tmp_path):
         ("usage", 2, "a=1 is wrong; use 2"),
         ("failure", 1, "the run failed"),
         ("full", 1, "the disk is full while writing /x/y; free some space and run the same command again"),
+        (
+            "memory",
+            1,
+            "memory ran out (MemoryError); lower learner.micro_batch_tokens, sampler.slots or sampler.context, or use "
+            "more devices",
+        ),
         ("interrupt", 130, "interrupted"),
     ],
 )

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 
 from configs import base, spade_tiny
@@ -8,7 +11,8 @@ from spade_jax.learner import advantage, objective
 from spade_jax.runtime import checks
 from spade_jax.runtime.checks import check_config, check_mesh
 from spade_jax.runtime.errors import UsageError
-from spade_jax.runtime.presets import GATE_CHECKS, resolve_preset, set_key
+from spade_jax.runtime.presets import GATE_CHECKS, get_key, resolve_preset, set_key
+from spade_jax.runtime.workdir import flatten
 
 
 def test_names_are_those_of_the_rooms():
@@ -59,8 +63,16 @@ def test_base_passes():
         ({"corpus.weights": (0,)}, r"corpus.weights=\(0,\) has 0; .* leave out a source that weighs 0"),
         ({"corpus.weights": ("much",)}, r"corpus.weights=\('much',\) has 'much'; give positive numbers"),
         ({"corpus.weights": (float("nan"),)}, r"corpus.weights=\(nan,\) has nan; give positive numbers"),
-        ({"policy.init": "/no/such/model.npz"}, r"policy.init=/no/such/model.npz is not a file"),
-        ({"tokens.tokenizer": "/no/such.model"}, r"tokens.tokenizer=/no/such.model is not a file"),
+        ({"corpus.path": "x" * 5000}, r"corpus.path=x{197}\.\.\. cannot be reached \(File name too long\)"),
+        ({"policy.init": "a\0b"}, r"is no path \(embedded null byte\)"),
+        ({"tokens.tokenizer": "/"}, r"tokens.tokenizer=/ is a folder, not a file; give the path of a SentencePiece"),
+        ({"compile_cache.dir": ""}, r"compile_cache.dir='' is empty; use auto, off, or a directory"),
+        ({"learner.optimizer_steps": 193}, r"optimizer_steps=193 is above the number of plays .*; use at most 192"),
+        ({"policy.architecture.num_kv_heads": 3}, r"num_kv_heads=3 does not divide num_heads=8; use a divisor of it"),
+        ({"policy.architecture.head_dim": 7}, r"head_dim=7 is odd.*; use 8"),
+        ({"designer.style": "x" * 5000}, r"designer.style='x{196}\.\.\. is not known; use tiny or full"),
+        ({"policy.init": "/no/such/model.npz"}, r"policy.init=/no/such/model.npz does not exist"),
+        ({"tokens.tokenizer": "/no/such.model"}, r"tokens.tokenizer=/no/such.model does not exist"),
     ],
 )
 def test_impossible_combination_is_named(changes, message):
@@ -70,6 +82,34 @@ def test_impossible_combination_is_named(changes, message):
     with pytest.raises(UsageError, match=message) as caught:
         check_config(config)
     assert "\n" not in str(caught.value)
+
+
+def test_every_number_of_the_tree_has_a_range():
+    keys = flatten(resolve_preset(base.get_config()).to_dict())
+    numbers = {key for key, value in keys.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
+    assert {key for key in numbers if not key.startswith("mesh.")} == set(checks.ranges())
+
+
+@pytest.mark.parametrize("key", checks.ranges())
+def test_numbers_out_of_range_are_refused(key):
+    least, greatest = checks.ranges()[key]
+    config = resolve_preset(spade_tiny.get_config())
+    if isinstance(get_key(config, key), int):
+        values = [least - 1, 2**31 if greatest == math.inf else greatest + 1, 2**70]
+    else:
+        values = [-1.0, -math.inf, math.nan, 1e300 if greatest < math.inf else math.inf]
+        if key in checks._MAY_BE_INFINITE:
+            values.pop()
+    for value in values:
+        set_key(config, key, value)
+        with pytest.raises(UsageError, match=rf"^{re.escape(f'{key}={value}')} is out of range; give a value"):
+            check_config(config)
+
+
+def test_an_infinite_clip_and_cap_are_none():
+    config = resolve_preset(spade_tiny.get_config())
+    config.learner.clip_high = config.learner.tis_cap = math.inf
+    check_config(config)
 
 
 def test_empty_corpus_folder(tmp_path):
