@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -166,14 +166,11 @@ def engine(
     config: ConfigDict, model: Decoder, params: Any, template: chat.ChatTemplate, device_mesh: Mesh
 ) -> Engine:
     """The sampler."""
-    shape, slots, context = model.config, config.sampler.slots, config.sampler.context
-    numbers = 2 * shape.num_layers * slots * shape.num_kv_heads * shape.head_dim * context  # keys and values
-    checks.check_cache(config, numbers * np.dtype(config.sampler.cache_dtype).itemsize, _memory(device_mesh))
     return Engine(
         model,
         params,
-        slots=slots,
-        context=context,
+        slots=config.sampler.slots,
+        context=config.sampler.context,
         block=config.sampler.block,
         stop_token=template.tokenizer.end_id,
         run_seed=config.run.seed,
@@ -289,12 +286,16 @@ def num_groups(config: ConfigDict) -> int:
 
 
 def mesh(config: ConfigDict, model: Decoder) -> Mesh:
-    """The device mesh; starts JAX's backend."""
+    """The device mesh, large enough for the policy's shape and the sampler's cache; starts JAX's backend."""
     try:
         device_mesh = partitioning.make_mesh(**config.mesh.to_dict())
     except ValueError as error:
         raise UsageError(str(error)) from error
-    checks.check_mesh(dict(device_mesh.shape), dataclasses.asdict(model.config))
+    shape = model.config
+    checks.check_mesh(dict(device_mesh.shape), dataclasses.asdict(shape))
+    rows = config.sampler.slots * config.sampler.context
+    numbers = 2 * shape.num_layers * rows * shape.num_kv_heads * shape.head_dim  # keys and values
+    checks.check_cache(config, numbers * jnp.dtype(config.sampler.cache_dtype).itemsize, _memory(device_mesh))
     return device_mesh
 
 

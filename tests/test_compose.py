@@ -117,10 +117,9 @@ def test_cache_that_no_machine_holds():
     """2 (keys and values) x 5 layers x 10^9 slots x 2 heads x 32 wide x 1024 tokens x 4 bytes = 2,441,406 GiB"""
     config = resolve_preset(spade_tiny.get_config())
     config.sampler.slots = 10**9
-    template = compose.chat_template(config)
-    model, params = compose.policy(config, template)
+    model, _ = compose.policy(config, compose.chat_template(config))
     with pytest.raises(UsageError, match=r"sampler.slots=1000000000 of .* need a cache of 2441406.2 GiB, but"):
-        compose.engine(config, model, params, template, compose.mesh(config, model))
+        compose.mesh(config, model)
 
 
 def test_store_that_lacks_what_the_checkpoint_plays(tmp_path):
