@@ -64,7 +64,7 @@ def test_base_passes():
         ({"corpus.weights": ("much",)}, r"corpus.weights=\('much',\) has 'much'; give positive numbers"),
         ({"corpus.weights": (float("nan"),)}, r"corpus.weights=\(nan,\) has nan; give positive numbers"),
         ({"corpus.path": "x" * 5000}, r"corpus.path=x{197}\.\.\. cannot be reached \(File name too long\)"),
-        ({"policy.init": "a\0b"}, r"is no path \(embedded null byte\)"),
+        ({"policy.init": "a\0b"}, r"is no path \(.*embedded null"),
         ({"tokens.tokenizer": "/"}, r"tokens.tokenizer=/ is a folder, not a file; give the path of a SentencePiece"),
         ({"compile_cache.dir": ""}, r"compile_cache.dir='' is empty; use auto, off, or a directory"),
         ({"learner.optimizer_steps": 193}, r"optimizer_steps=193 is above the number of plays .*; use at most 192"),
