@@ -43,6 +43,8 @@ def sandbox_pool(config: ConfigDict) -> Pool:
             Limits(**config.sandbox.limits.to_dict()),
             isolation=config.sandbox.isolation,
             max_live=config.sandbox.max_live,
+            required=config.sandbox.required,
+            memory_mb_total=config.sandbox.memory_mb_total,
         )
     except ValueError as error:
         raise UsageError(str(error)) from error

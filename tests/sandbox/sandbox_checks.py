@@ -1,13 +1,15 @@
-"""What the sandbox's tests share: a sound program, and looks at /proc."""
+"""What the sandbox's tests and benchmarks share: programs, sound and hostile, and looks at /proc."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
+import re
 import time
 from collections.abc import Callable
 
-from spade_jax.sandbox import Pool
+from spade_jax.sandbox import Limits, Pool, Reply
 
 COUNTER = '''
 import random
@@ -31,6 +33,54 @@ class Counter:
     def secrets(self):
         return []
 '''
+
+
+HOSTILE = pathlib.Path(__file__).parents[1] / "hostile" / "host"
+HOSTILE_LIMITS = Limits(memory_mb=64, call_seconds=1.0, reset_seconds=2.0, cpu_seconds=10)
+
+
+@dataclasses.dataclass(frozen=True)
+class Attack:
+    """A program of tests/hostile/host; test_hostile_host.py says what its header means."""
+
+    name: str
+    source: str
+    expect: tuple[str, ...]
+    needs: tuple[str, ...]
+    unbounded: bool
+
+
+def attacks() -> list[Attack]:
+    found = []
+    for path in sorted(HOSTILE.glob("*.py")):
+        source = path.read_text()
+        headers = dict(re.findall(r"^# (\w+): (.+)$", source, re.MULTILINE))
+        expect, needs = (
+            tuple(word.strip() for word in headers.get(key, "").split(",") if word) for key in ("expect", "needs")
+        )
+        found.append(Attack(path.stem, source, expect, needs, "unbounded" in headers))
+    return found
+
+
+def escape(attack: Attack, last: Reply) -> str:
+    """What `attack` achieved, given its last reply; "" if nothing. AssertionError if it never ran."""
+    if last.kind not in attack.expect:
+        return f"{last.kind}: {last.error}"
+    if last.ok:
+        info = last.value[4]
+        assert info["attempts"] >= 1, f"{attack.name} never attacked"
+        return f"{info['escaped']} of {info['attempts']} attempts" if info["escaped"] else ""
+    return ""
+
+
+def run_attack(pool: Pool, attack: Attack) -> tuple[int, Reply]:
+    """Plays the program until something else than "ok" comes; returns its environment and the last reply."""
+    env = pool.open(attack.source, "Hostile")
+    for method, args in (("construct", ()), ("reset", (0,)), ("step", ("go",)), ("step", ("go",))):
+        last = pool.call(env, method, *args)
+        if not last.ok:
+            break
+    return env, last
 
 
 def play_counter(pool: Pool, env: int) -> None:
@@ -65,7 +115,11 @@ def gone(pid: int) -> bool:
 
 
 def server_pids(pool: Pool) -> list[int]:
-    return [server.process.pid for server in pool._servers.values()]
+    """The processes that fork: children of those that the trainer started where there are namespaces."""
+    outer = [server.process.pid for server in pool._servers.values()]
+    if any(status.name == "namespaces" and status.active for status in pool.layers):
+        return [inner for pid in outer for inner, _ in children(pid)]
+    return outer
 
 
 def descriptors(pid: int | str = "self") -> int:

@@ -270,8 +270,10 @@ def test_wrong_use_raises(pool):
     with pytest.raises(TypeError):
         pool.request(env, "step", object())
     assert pool.call(env, "step", "a").ok  # the refused request left no gap
-    with pytest.raises(ValueError, match="isolation='total' is unknown; use one of limits"):
+    with pytest.raises(ValueError, match="isolation='total' is unknown; use one of strict, best_effort, none"):
         Pool(isolation="total")
+    with pytest.raises(ValueError, match="layer 'wall' is unknown; use some of descriptors"):
+        Pool(required=("wall",))
     with pytest.raises(ValueError, match="max_live=0"):
         Pool(max_live=0)
     with pytest.raises(ValueError, match=r"max_live=1000000000 needs \d+ descriptors"):

@@ -1,6 +1,7 @@
 """Writes a file of 1 GB: no byte beyond the file limit."""
 
 # expect: ok
+# needs: limits, seccomp, landlock, namespaces
 
 import os
 
