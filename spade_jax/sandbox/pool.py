@@ -524,7 +524,7 @@ class Pool:
     def _listen(self, server: ForkServer) -> None:
         for packet in server.packets():
             if packet is None:
-                self._server_died(server, "ended")
+                self._server_died(server, "ended", hangs=False)
                 return
             message, fd = packet
             event = message["event"]
@@ -582,13 +582,13 @@ class Pool:
             self._warned = True
             _log.warning("sandbox.isolation=best_effort contains programs less than strict would: %s", lacking)
 
-    def _server_died(self, server: ForkServer, how: str) -> None:
+    def _server_died(self, server: ForkServer, how: str, hangs: bool = True) -> None:
         """Answers for the children of a dead fork server and starts another."""
         assert server.control is not None
         del self._handlers[server.control.fileno()]
         self._epoll.unregister(server.control)
         was_ready = server.ready
-        error = f"the fork server {how}{server.stop()}"
+        error = f"the fork server {how}{server.stop(hangs)}"
         self._update_start_by()
         for env in [e for e in self._processes.values() if e.hash_seed == server.hash_seed]:
             self._fail(env, INFRASTRUCTURE, error)

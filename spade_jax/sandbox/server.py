@@ -102,14 +102,15 @@ class ForkServer:
                 return
             yield json.loads(packet), fds[0] if fds else -1
 
-    def stop(self) -> str:
-        """Kills a server that has ended or hangs, and reaps it; returns its last words."""
+    def stop(self, hangs: bool) -> str:
+        """Reaps a server that is ending by itself, or `hangs`; returns its last words."""
         assert self.process is not None and self.control is not None
         self.control.close()
         self.control = None
         self.start_by = math.inf
         self.ready = False
-        self.process.kill()  # harmless after its end
+        if hangs:
+            self.process.kill()
         return self.reap()
 
     def reap(self) -> str:

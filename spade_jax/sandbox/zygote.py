@@ -85,10 +85,11 @@ def main(argv: list[str]) -> None:
     control = socket.socket(fileno=options["control"])
     control.set_inheritable(False)
     layers.default_signals()
-    # Two descriptors per child at most, and a few of our own.
+    # Two descriptors per child at most, and a few of our own. The limit is higher, because the kernel
+    # holds it against the descriptors that all processes of this user have under way in sockets.
     max_descriptors = 2 * options["max_children"] + 64
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max_descriptors, hard),) * 2)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     wanted = [layer for layer in layers.LAYERS if layer.name in options["wanted"]]
     context = layers.Context(
         limits=Limits(**options["limits"]),
@@ -160,7 +161,7 @@ class _Server:
                         self._reap(fd)
                     elif fd == self._leash or not self._take():
                         return
-        except OSError:
+        except (BrokenPipeError, ConnectionResetError):
             return  # the control socket broke: the trainer is gone
         finally:
             self._end()

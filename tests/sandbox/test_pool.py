@@ -176,7 +176,7 @@ def test_large_source_and_action(pool):
     action = "é" * 1_000_000
     source = "#" + "x" * 2_000_000 + "\n" + program(step="a: (str(len(a)), 0.0, False, False, {})")
     env = constructed(pool, source)
-    assert [pool.call(env, "step", action).value[0] for _ in range(2)] == ["1000000"] * 2
+    assert [pool.call(env, "step", action, seconds=20.0).value[0] for _ in range(2)] == ["1000000"] * 2
 
 
 SLOW = program(step="a: (time.sleep(float(a)) or '', 0.0, False, False, {})")

@@ -14,5 +14,5 @@ class Hostile:
     def step(self, action):
         attempts, escaped = 1, 0
         with contextlib.suppress(OSError):
-            os.execv("/bin/sh", ["sh", "-c", "sleep 3600"])
+            os.execv("/bin/sh", ["sh", "-c", "exit 3"])
         return "attacked", 0.0, True, False, {"attempts": attempts, "escaped": escaped}

@@ -27,7 +27,6 @@ def call(function, *arguments):
 
 ATTEMPTS = [
     lambda: call(libc.process_vm_readv, os.getppid(), ctypes.byref(HERE), 1, ctypes.byref(THERE), 1, 0),
-    lambda: call(libc.process_vm_writev, os.getppid(), ctypes.byref(HERE), 0, ctypes.byref(THERE), 0, 0),
 ]
 
 
