@@ -62,25 +62,28 @@ def attacks() -> list[Attack]:
     return found
 
 
-def escape(attack: Attack, last: Reply) -> str:
-    """What `attack` achieved, given its last reply; "" if nothing. AssertionError if it never ran."""
-    if last.kind not in attack.expect:
-        return f"{last.kind}: {last.error}"
-    if last.ok:
-        info = last.value[4]
-        assert info["attempts"] >= 1, f"{attack.name} never attacked"
-        return f"{info['escaped']} of {info['attempts']} attempts" if info["escaped"] else ""
+def escape(attack: Attack, replies: list[Reply]) -> str:
+    """What `attack` achieved, given its replies; "" if nothing. AssertionError if it never ran."""
+    if replies[-1].kind not in attack.expect:
+        return f"{replies[-1].kind}: {replies[-1].error}"
+    for reply in replies[2:]:  # the first two are of construct and reset
+        if reply.ok:
+            info = reply.value[4]
+            assert info["attempts"] >= 1, f"{attack.name} never attacked"
+            if info["escaped"]:
+                return f"{info['escaped']} of {info['attempts']} attempts"
     return ""
 
 
-def run_attack(pool: Pool, attack: Attack) -> tuple[int, Reply]:
-    """Plays the program until something else than "ok" comes; returns its environment and the last reply."""
+def run_attack(pool: Pool, attack: Attack) -> tuple[int, list[Reply]]:
+    """Plays the program until something else than "ok" comes; returns its environment and the replies."""
     env = pool.open(attack.source, "Hostile")
+    replies = []
     for method, args in (("construct", ()), ("reset", (0,)), ("step", ("go",)), ("step", ("go",))):
-        last = pool.call(env, method, *args)
-        if not last.ok:
+        replies.append(pool.call(env, method, *args))
+        if not replies[-1].ok:
             break
-    return env, last
+    return env, replies
 
 
 def play_counter(pool: Pool, env: int) -> None:
