@@ -14,6 +14,7 @@ import dataclasses
 import os
 import pathlib
 import sys
+import time
 from collections.abc import Sequence
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "sandbox"))
@@ -24,7 +25,7 @@ from spade_jax.sandbox import Pool, layers  # noqa: E402
 
 # The channel is set up by this layer, so that there is no child without it.
 ALWAYS = "descriptors"
-_GRACE_SECONDS = 0.02
+_GRACE_SECONDS = 0.05
 # None of these attacks lasts, so that a late answer is a busy machine's.
 _LIMITS = dataclasses.replace(sandbox_checks.HOSTILE_LIMITS, call_seconds=20.0, reset_seconds=20.0)
 
@@ -42,7 +43,8 @@ def escapes(wanted: Sequence[str], attacks: Sequence[sandbox_checks.Attack]) -> 
                 sibling = pool.open(sandbox_checks.COUNTER, "Counter")
                 sandbox_checks.play_counter(pool, sibling)
             env, replies = sandbox_checks.run_attack(pool, attack)
-            pool.poll(_GRACE_SECONDS)  # for a fork server that has been killed to be noticed
+            time.sleep(_GRACE_SECONDS)  # for a fork server that has been killed to be noticed
+            pool.poll(0)
             survived = pool.call(sibling, "step", "still").ok
             if sandbox_checks.escape(attack, replies) or not survived:
                 escaped.append(attack.name)

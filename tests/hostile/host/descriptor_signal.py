@@ -1,4 +1,4 @@
-"""Has SIGKILL sent to the fork server whenever a request arrives, by the kernel on its behalf."""
+"""Has the kernel send SIGKILL to the fork server, as the owner of a descriptor that becomes ready."""
 
 # expect: ok
 # needs: seccomp, ids, landlock, namespaces
@@ -11,16 +11,22 @@ import signal
 F_SETSIG = 10
 
 
+def trap(fd):
+    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getppid())
+    fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC)
+
+
 class Hostile:
     def reset(self, seed=None):
         return "ready", {}
 
     def step(self, action):
-        # The next request springs the trap: the fork server would die of it.
         with contextlib.suppress(OSError):
-            fcntl.fcntl(3, fcntl.F_SETOWN, os.getppid())
+            trap(3)  # the next request may spring it
         with contextlib.suppress(OSError):
-            fcntl.fcntl(3, F_SETSIG, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(3, fcntl.F_SETFL, os.O_ASYNC)
-        return "attacked", 0.0, True, False, {"attempts": 1, "escaped": 0}
+            reader, writer = os.pipe()
+            trap(reader)
+            os.write(writer, b"x")
+        # What was possible does not matter, but whether anybody dies of it.
+        return "attacked", 0.0, True, False, {"attempts": 2, "escaped": 0}
