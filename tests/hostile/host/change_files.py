@@ -1,7 +1,7 @@
 """Changes owner, mode and times of a device that everyone uses, to what they are."""
 
 # expect: ok
-# needs: seccomp, namespaces, ids
+# needs: seccomp
 
 import os
 

@@ -1,7 +1,7 @@
 """Asks for its limits to be lifted."""
 
 # expect: ok
-# needs: seccomp, ids, privileges
+# needs: limits, seccomp
 
 import resource
 

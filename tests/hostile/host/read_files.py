@@ -7,7 +7,7 @@ import os
 
 ATTEMPTS = [
     lambda: os.close(os.open("/etc/passwd", os.O_RDONLY)),
-    lambda: os.listdir("/"),
+    lambda: os.listdir("/etc"),
     lambda: os.listdir("/proc/self/fd"),
     lambda: os.close(os.open("/proc/self/maps", os.O_RDONLY)),
     lambda: os.close(os.open("/proc/1/cmdline", os.O_RDONLY)),

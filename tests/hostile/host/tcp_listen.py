@@ -1,7 +1,7 @@
 """Opens a port to be reached on."""
 
 # expect: ok
-# needs: seccomp, landlock, namespaces
+# needs: seccomp, landlock
 
 import socket
 
