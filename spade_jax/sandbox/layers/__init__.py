@@ -98,16 +98,22 @@ def _survey_here(layers: Sequence[Layer], context: Context) -> list[LayerStatus]
                 applied.add(layer.name)
             except OSError as error:
                 evidence[layer.name] = error.strerror or str(error)
-        for layer in stage:
-            if layer.name not in evidence:
-                try:
-                    evidence[layer.name] = layer.probe(context)
-                except Exception as error:  # a probe that breaks has shown nothing
-                    evidence[layer.name] = f"probe failed: {type(error).__name__}: {error}"
+        _probe([layer for layer in stage if not layer.late], context, evidence)
+    _probe(layers, context, evidence)
     return [
         LayerStatus(layer.name, not evidence[layer.name], evidence[layer.name], layer.name in applied)
         for layer in layers
     ]
+
+
+def _probe(layers: Iterable[Layer], context: Context, evidence: dict[str, str]) -> None:
+    """Fills in what the probes see, for layers of which nothing is known yet."""
+    for layer in layers:
+        if layer.name not in evidence:
+            try:
+                evidence[layer.name] = layer.probe(context)
+            except Exception as error:  # a probe that breaks has shown nothing
+                evidence[layer.name] = f"probe failed: {type(error).__name__}: {error}"
 
 
 def supported() -> str:

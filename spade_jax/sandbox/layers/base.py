@@ -51,6 +51,7 @@ class Layer:
       probe: tries what is forbidden; returns what got through, "" if nothing did.
       advice: which kernel setting, package or container flag gives the layer.
       masks: it forbids what the probes of earlier layers try, so that these run before it is applied.
+      late: its probe runs after all layers are applied, since another may enforce the same.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Layer:
     probe: Callable[[Context], str]
     advice: str
     masks: bool = False
+    late: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,8 +39,8 @@ def _apply(context: Context) -> None:
 
 
 def _probe(context: Context) -> str:
-    with contextlib.suppress(OSError, ValueError):
-        mmap.mmap(-1, (context.limits.memory_mb + 1) * 2**20).close()
+    with contextlib.suppress(MemoryError):
+        bytes((context.limits.memory_mb + 1) * 2**20)
         return "memory beyond the limit was given"
     opened: list[int] = []
     try:
@@ -71,5 +71,9 @@ def address_space_bytes() -> int:
 
 
 LIMITS = Layer(
-    "limits", _apply, _probe, "it needs a user other than root, or the layer ids or privileges to drop root's exemption"
+    "limits",
+    _apply,
+    _probe,
+    "run as a user other than root, whom the kernel exempts from the process limit, or with the layer ids or seccomp",
+    late=True,
 )
