@@ -67,7 +67,7 @@ def escape(attack: Attack, replies: list[Reply]) -> str:
     if replies[-1].kind not in attack.expect:
         return f"{replies[-1].kind}: {replies[-1].error}"
     for reply in replies[2:]:  # the first two are of construct and reset
-        if reply.ok:
+        if reply.ok and replies[-1].ok:  # a flood begins with a forged "ok", and says nothing of itself
             info = reply.value[4]
             assert info["attempts"] >= 1, f"{attack.name} never attacked"
             if info["escaped"]:
