@@ -51,6 +51,7 @@ setup(
             "spade-evaluate = spade_jax.evaluate:run",
             "spade-warmstart = spade_jax.warmstart:run",
             "spade-report = spade_jax.report:run",
+            "spade-sandbox-probe = spade_jax.sandbox_probe:run",
         ]
     },
     classifiers=[

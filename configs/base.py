@@ -115,13 +115,19 @@ def get_config(arg: str | None = None) -> ConfigDict:
     gate.distinct_observations = 4  # first observations that must differ over gate.seeds
 
     config.sandbox = sandbox = ConfigDict()
-    sandbox.isolation = "limits"  # how programs are contained: limits (process and resource limits)
+    sandbox.isolation = (
+        "strict"  # strict: do not start without sandbox.required; best_effort: warn; none: limits only
+    )
+    # What strict requires. These need no privileges; ids, landlock and namespaces are used where the machine has them.
+    sandbox.required = ("descriptors", "session", "limits", "privileges", "seccomp", "accounting")
     sandbox.max_live = 512  # environments alive at once
+    sandbox.memory_mb_total = 16_384  # memory of all environments together, MiB; beyond it the biggest is ended
     sandbox.limits = limits = ConfigDict()
     limits.memory_mb = 256  # address space of one environment, MiB
     limits.cpu_seconds = 20  # processor time of one environment over its life
     limits.call_seconds = 2.0  # wall time of one step
     limits.reset_seconds = 5.0  # wall time of construction and of reset
+    limits.episode_seconds = 60.0  # wall time of all calls of one episode
     limits.processes = 0  # processes it may start
     limits.open_files = 16  # file descriptors it may hold
     limits.file_bytes = 65_536  # largest file it may write

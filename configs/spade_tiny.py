@@ -66,6 +66,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.designer.document_words = 40
     config.corpus.chunk_words = 120
     config.sandbox.max_live = 128
+    config.sandbox.memory_mb_total = 4096
     config.sandbox.limits.call_seconds = 5.0  # a busy laptop must not void an honest program
 
     config.learner.role_weight.designer = 2.0

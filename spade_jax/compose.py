@@ -28,7 +28,7 @@ from spade_jax.rollout.episodes import EpisodeSettings
 from spade_jax.runtime import checks
 from spade_jax.runtime.errors import RunError, UsageError
 from spade_jax.sampler import Engine, SamplingConfig
-from spade_jax.sandbox import Limits, Pool, SandboxError
+from spade_jax.sandbox import Limits, Pool, SandboxError, layers
 from spade_jax.tokens import chat
 from spade_jax.tokens import tokenizer as tokenizer_lib
 
@@ -45,11 +45,18 @@ def sandbox_pool(config: ConfigDict) -> Pool:
             Limits(**config.sandbox.limits.to_dict()),
             isolation=config.sandbox.isolation,
             max_live=config.sandbox.max_live,
+            required=config.sandbox.required,
+            memory_mb_total=config.sandbox.memory_mb_total,
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
     except SandboxError as error:
         raise RunError(str(error)) from error
+
+
+def sandbox_line(config: ConfigDict, pool: Pool) -> str:
+    """The isolation and the layers that hold on this machine, in one line."""
+    return f"sandbox layers ({config.sandbox.isolation}): {layers.describe(pool.layers)}"
 
 
 def chat_template(config: ConfigDict) -> chat.ChatTemplate:

@@ -78,6 +78,8 @@ def main(argv: Sequence[str]) -> None:
             print(f"config changed: {difference}", flush=True)
         pool = compose.sandbox_pool(config)
         stack.callback(pool.shutdown)
+        contained = compose.sandbox_line(config, pool)
+        print(contained, flush=True)
         template, documents = compose.chat_template(config), compose.documents(config)
         compile_cache.enable_compile_cache(config.compile_cache.dir)
         compilations = metrics.CompilationCounter()
@@ -108,7 +110,7 @@ def main(argv: Sequence[str]) -> None:
         writer = metrics.MetricWriter(f"{workdir}/metrics", start_step=first_step)
         stack.callback(writer.close)
         if not restored:
-            writer.text(0, "config", metrics.code_block(config.to_yaml(), "yaml"))
+            writer.text(0, "config", metrics.code_block(f"# {contained}\n{config.to_yaml()}", "yaml"))
             shown = {key: get_key(config, key) for key in HPARAMS}
             writer.hparams(shown, ("eval/probe/all", "designer/regret", "agent/win_rate"), os.path.basename(workdir))
 

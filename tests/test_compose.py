@@ -128,3 +128,10 @@ def test_store_that_lacks_what_the_checkpoint_plays(tmp_path):
         pytest.raises(RunError, match=r"environments.sqlite lacks 1 program\(s\) that the newest checkpoint plays"),
     ):
         compose.in_play(memory, [["0" * 64, "hint"]])
+
+
+def test_a_layer_that_does_not_exist_cannot_be_required():
+    config = resolve_preset(spade_tiny.get_config())
+    config.sandbox.required = ("descriptors", "wall")
+    with pytest.raises(UsageError, match="sandbox layer 'wall' is unknown; use some of descriptors, session"):
+        compose.sandbox_pool(config)

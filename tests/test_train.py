@@ -123,6 +123,7 @@ def test_every_step_prints_a_line_and_the_end_says_where_to_look(finished):
     for part in ("regret", "win", "valid", "tokens/s", "left"):
         assert part in lines[0]
     assert f"{workdir}/report.html" in output
+    assert "sandbox layers (strict): descriptors, session" in output
     assert (workdir / "report.html").stat().st_size > 10_000
 
 

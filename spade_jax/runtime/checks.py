@@ -35,7 +35,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "memory.rank": ("lower_bound", "regret"),
     "memory.eviction": ("cells", "oldest"),
     "corpus.draw": ("epoch", "uniform"),
-    "sandbox.isolation": ("limits",),
+    "sandbox.isolation": ("strict", "best_effort", "none"),
     "learner.estimator.agent": ("ema", "group_zscore", "group_mean", "leave_one_out"),
     # The two roles' groups share the table of running baselines, so only one of them may use it.
     "learner.estimator.designer": ("group_zscore", "group_mean", "leave_one_out"),
@@ -83,10 +83,12 @@ _RANGES: dict[str, tuple[float, float]] = {
     "gate.trivial_score": (0, 1),
     "gate.distinct_observations": (1, math.inf),
     "sandbox.max_live": (1, math.inf),
+    "sandbox.memory_mb_total": (64, math.inf),
     "sandbox.limits.memory_mb": (32, math.inf),
     "sandbox.limits.cpu_seconds": (1, math.inf),
     "sandbox.limits.call_seconds": (0.01, 86_400),
     "sandbox.limits.reset_seconds": (0.01, 86_400),
+    "sandbox.limits.episode_seconds": (0.01, 86_400),
     "sandbox.limits.processes": (0, math.inf),
     "sandbox.limits.open_files": (5, math.inf),
     "sandbox.limits.file_bytes": (1, math.inf),
@@ -157,6 +159,7 @@ def check_config(config: ConfigDict) -> None:
     _check_rollout(config)
     _check_lengths(config)
     _check_gate(config)
+    _check_sandbox(config)
     _check_paths(config)
 
 
@@ -250,6 +253,15 @@ def _check_gate(config: ConfigDict) -> None:
     if checks[:2] != GATE_CHECKS[:2]:
         raise UsageError(f"gate.checks={checks} must begin with 'parse' and 'contract', which the others rely on")
     _at_most(config, "gate.distinct_observations", config.gate.seeds, "gate.seeds")
+
+
+def _check_sandbox(config: ConfigDict) -> None:
+    sandbox = config.sandbox
+    if sandbox.memory_mb_total < sandbox.limits.memory_mb:
+        raise UsageError(
+            f"sandbox.memory_mb_total={sandbox.memory_mb_total} is less than one environment may use by "
+            f"sandbox.limits.memory_mb={sandbox.limits.memory_mb}; use at least {sandbox.limits.memory_mb}"
+        )
 
 
 def corpus_paths(config: ConfigDict) -> tuple[str, ...]:

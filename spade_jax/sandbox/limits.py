@@ -14,6 +14,8 @@ class Limits:
       cpu_seconds: CPU time of the child's whole life; more ends it.
       call_seconds: wall time of one call.
       reset_seconds: wall time of `construct` and of `reset`.
+      episode_seconds: wall time of all calls of an episode together; `reset` begins one. The
+        time that a reply waits for the trainer does not count.
       processes: processes and threads beside the child's own.
       open_files: descriptors, of which four are taken (stdio and the channel).
       file_bytes: size of any one file that is written.
@@ -25,6 +27,7 @@ class Limits:
     cpu_seconds: int = 20
     call_seconds: float = 2.0
     reset_seconds: float = 5.0
+    episode_seconds: float = 60.0
     processes: int = 0
     open_files: int = 16
     file_bytes: int = 65_536

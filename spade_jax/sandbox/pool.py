@@ -11,123 +11,40 @@ import collections
 import contextlib
 import dataclasses
 import heapq
-import json
 import logging
 import math
 import os
-import resource
 import select
-import signal
 import socket
-import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from spade_jax.sandbox import layers, wire, zygote
+from spade_jax.sandbox import layers, memory, wire
+from spade_jax.sandbox.environment import Call, Environment
 from spade_jax.sandbox.limits import DEFAULT_LIMITS, Limits
+from spade_jax.sandbox.replies import (
+    DIED,
+    EXCEPTION,
+    INFRASTRUCTURE,
+    OK,
+    PROTOCOL,
+    TIMEOUT,
+    Reply,
+    SandboxError,
+    cause_of_death,
+)
+from spade_jax.sandbox.server import START_SECONDS, ForkServer, raise_descriptor_limit
 
 HASH_SEEDS = (0, 1)  # one fork server each: hashes are fixed when an interpreter starts
 
-# Kinds of reply. All but the first two are final: the child is gone.
-OK = "ok"
-EXCEPTION = "exception"  # the program raised, or broke the contract
-TIMEOUT = "timeout"  # wall time of a call, or CPU time of the child
-DIED = "died"
-PROTOCOL = "protocol"  # bytes that no honest child sends
-INFRASTRUCTURE = "infrastructure"  # not the program's doing: never a reward or a penalty
-
-_READ_BYTES = 65_536
-_PACKET_BYTES = 4096
-# Fork requests under way at once: bounds the descriptors in flight on the socket,
-# and lets a send on the control socket never block.
-_SPAWN_WINDOW = 64
 # From a fork request to a locked-down child. It takes milliseconds; a machine
 # that needs this long is out of order, which is no fault of the program.
 _SPAWN_SECONDS = 30.0
-_START_SECONDS = 60.0
-_STOP_SECONDS = 10.0
 _MAX_FAILED_STARTS = 3
-_SPARE_DESCRIPTORS = 256  # what the rest of the trainer may hold
+_SAMPLE_SECONDS = 0.25  # between two counts of the children's memory
 
 _log = logging.getLogger(__name__)
-
-
-class SandboxError(RuntimeError):
-    """The pool itself cannot work on this machine."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Reply:
-    """The answer to one ticket.
-
-    Attributes:
-      ticket: what `request` returned.
-      env: the environment's id.
-      ok: whether the program answered within the contract.
-      value: reset -> (str, dict); step -> (str, float, bool, bool, dict);
-        solution, secrets -> list of str; else, and where not ok, None.
-        A reward is finite, not necessarily in [0, 1].
-      error: one line, "" if ok.
-      kind: "ok", "exception" (the environment may go on), or final: "timeout",
-        "died", "protocol", "infrastructure".
-      seconds: wall time from when the child could begin until the answer.
-    """
-
-    ticket: int
-    env: int
-    ok: bool
-    value: Any
-    error: str
-    kind: str
-    seconds: float
-
-
-class _Call:
-    """A request that has not been answered."""
-
-    __slots__ = ("began", "method", "seconds", "seq", "ticket")
-
-    def __init__(self, ticket: int, seq: int, method: str, seconds: float) -> None:
-        self.ticket = ticket
-        self.seq = seq
-        self.method = method
-        self.seconds = seconds
-        self.began = math.nan  # set once the child is ready and all earlier calls are answered
-
-
-class _Env:
-    """One environment, from `open` until its child is reaped and the caller closed it."""
-
-    def __init__(self, env: int, hash_seed: int, frame_bytes: int) -> None:
-        self.id = env
-        self.hash_seed = hash_seed
-        self.socket: socket.socket | None = None
-        self.pidfd = -1
-        self.pid = 0
-        self.reader = wire.FrameReader(frame_bytes)
-        self.outgoing = bytearray()  # what the child's socket would not take yet
-        self.pending: collections.deque[_Call] = collections.deque()
-        self.seq = wire.READY_SEQ
-        self.ready = False
-        self.doomed = False  # to be killed as soon as there is a pidfd
-        self.deadline = math.inf
-        self.alarm = math.inf  # its live entry in the pool's heap
-        self.failure: tuple[str, str] | None = None  # (kind, error), final
-
-
-class _Server:
-    """One fork server as the pool sees it."""
-
-    def __init__(self, hash_seed: int) -> None:
-        self.hash_seed = hash_seed
-        self.process: subprocess.Popen[bytes] | None = None
-        self.control: socket.socket | None = None
-        self.ready = False
-        self.start_by = math.inf
-        self.failed_starts = 0
-        self.waiting: collections.deque[_Env] = collections.deque()  # not forked yet
-        self.spawning = 0
 
 
 class Pool:
@@ -137,41 +54,65 @@ class Pool:
 
     Attributes:
       limits: the limits of every child.
-      isolation: name of the set of layers, a key of `layers.ISOLATION`.
+      isolation: strict, best_effort or none, a key of `layers.ISOLATION`.
+      required: the layers without which `strict` does not start.
       max_live: processes at once; further environments wait for a place.
+      memory_mb_total: memory of all children together, MiB.
       layers: which isolation layers this machine has, as probed at start.
     """
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS, isolation: str = "limits", max_live: int = 512) -> None:
+    def __init__(
+        self,
+        limits: Limits = DEFAULT_LIMITS,
+        isolation: str = "strict",
+        max_live: int = 512,
+        *,
+        required: Sequence[str] = layers.REQUIRED,
+        memory_mb_total: int = 16_384,
+        wanted: Sequence[str] | None = None,
+    ) -> None:
         """Starts the fork servers and waits until they are warm (about 0.3 s).
+
+        `wanted` names the layers to try, for measuring what each is good for; by
+        default those of the isolation.
 
         Call it before JAX initialises its devices, so that every process of the
         sandbox is older than JAX's threads. (A fork server that has to be restarted
         later is a fresh interpreter too, so nothing inherits them then either.)
 
         Raises:
-          ValueError: unknown isolation, or a max_live that the machine cannot hold.
-          SandboxError: this machine cannot run the sandbox.
+          ValueError: unknown isolation or layer, or a max_live that the machine cannot hold.
+          SandboxError: this machine cannot run the sandbox, or lacks a required layer.
         """
         if isolation not in layers.ISOLATION:
             raise ValueError(f"sandbox isolation={isolation!r} is unknown; use one of {', '.join(layers.ISOLATION)}")
+        for name in (*required, *(wanted or ())):
+            if name not in layers.NAMES:
+                raise ValueError(f"sandbox layer {name!r} is unknown; use some of {', '.join(layers.NAMES)}")
         if max_live < 1:
             raise ValueError(f"sandbox max_live={max_live} allows no environment; use at least 1")
         if problem := layers.supported():
             raise SandboxError(problem)
-        _raise_descriptor_limit(max_live)
+        raise_descriptor_limit(max_live)
         self.limits = limits
         self.isolation = isolation
         self.max_live = max_live
+        self.required = tuple(required)
+        self.memory_mb_total = memory_mb_total
+        self._wanted = layers.ISOLATION[isolation] if wanted is None else tuple(wanted)
+        self._warned = False
         self.layers: tuple[layers.LayerStatus, ...] = ()
         self._owner = os.getpid()
         self._epoll = select.epoll()
-        self._handlers: dict[int, _Env | _Server] = {}
-        self._envs: dict[int, _Env] = {}  # open for the caller
-        self._processes: dict[int, _Env] = {}  # forked, or asked for, and not reaped
-        self._servers = {seed: _Server(seed) for seed in HASH_SEEDS}
+        self._handlers: dict[int, Environment | ForkServer] = {}
+        self._envs: dict[int, Environment] = {}  # open for the caller
+        self._processes: dict[int, Environment] = {}  # forked, or asked for, and not reaped
+        self._servers = {seed: ForkServer(seed) for seed in HASH_SEEDS}
         self._alarms: list[tuple[float, int]] = []  # heap of (time, env id); see _set_deadline
         self._start_by = math.inf  # the earliest start_by of the servers
+        self._sample_at = 0.0  # when the children's memory is next counted
+        self._looked = 0.0  # when the sockets were last looked at
+        self._heard = 0.0  # what is being handled arrived then, or later
         self._ready: collections.deque[Reply] = collections.deque()
         self._outstanding = 0
         self._next_env = 0
@@ -206,7 +147,7 @@ class Pool:
         self._check_open()
         if hash_seed not in self._servers:
             raise ValueError(f"sandbox hash_seed={hash_seed} has no fork server; use one of {HASH_SEEDS}")
-        env = _Env(self._next_env, hash_seed, self.limits.frame_bytes)
+        env = Environment(self._next_env, hash_seed, self.limits)
         self._next_env += 1
         env.outgoing += wire.encode([wire.READY_SEQ, source, class_name])
         self._envs[env.id] = env
@@ -242,7 +183,7 @@ class Pool:
             self._answer(Reply(ticket, env, False, None, failure[1], failure[0], 0.0))
             return ticket
         target.seq = seq
-        call = _Call(ticket, seq, method, self.limits.seconds(method) if seconds is None else seconds)
+        call = Call(ticket, seq, method, self.limits.seconds(method) if seconds is None else seconds)
         target.pending.append(call)
         if target.ready and len(target.pending) == 1:
             self._begin(target, call)
@@ -299,7 +240,7 @@ class Pool:
         if env not in self._processes:
             with contextlib.suppress(ValueError):  # reaped already, or never forked
                 self._servers[target.hash_seed].waiting.remove(target)
-        self._kill(target)
+        target.kill()
         self._disconnect(target)
 
     def shutdown(self) -> None:
@@ -313,7 +254,7 @@ class Pool:
                 server.control.close()  # the fork server kills and reaps its children, then ends
         for server in self._servers.values():
             if server.process is not None:
-                _end_process(server.process)
+                server.reap()
         for env in {**self._processes, **self._envs}.values():
             if env.socket is not None:
                 env.socket.close()
@@ -359,26 +300,34 @@ class Pool:
         wait = timeout
         if wait > 0.0:
             alarm = self._alarms[0][0] if self._alarms else math.inf
-            wait = min(wait, max(0.0, min(alarm, self._start_by) - time.monotonic()))
-        for fd, event in self._epoll.poll(None if wait == math.inf else wait):
+            sample = self._sample_at if self._processes else math.inf
+            wait = min(wait, max(0.0, min(alarm, sample, self._start_by) - time.monotonic()))
+        began = time.monotonic()
+        events = self._epoll.poll(None if wait == math.inf else wait)
+        now = time.monotonic()
+        # What was there at once has come at some time since the last look.
+        self._heard = now if now - began > 1e-3 else self._looked
+        self._looked = now
+        for fd, event in events:
             # An earlier event of this batch may have closed the descriptor, and
             # reopened it for another child: so handlers read, and trust no flag.
             handler = self._handlers.get(fd)
-            if isinstance(handler, _Env):
+            if isinstance(handler, Environment):
                 if event & select.EPOLLOUT:
                     self._flush(handler)
                 if event & ~select.EPOLLOUT:
                     self._read(handler)
-            elif isinstance(handler, _Server):
+            elif isinstance(handler, ForkServer):
                 self._listen(handler)
         self._expire()
+        self._count_memory()
         self._spawn_waiting()
 
     def _expire(self) -> None:
         now = time.monotonic()
         while self._start_by <= now:
             late = next(server for server in self._servers.values() if server.start_by <= now)
-            self._server_died(late, f"was not ready after {_START_SECONDS:g} s")
+            self._server_died(late, f"was not ready after {START_SECONDS:g} s")
         while self._alarms and self._alarms[0][0] <= now:
             when, env_id = heapq.heappop(self._alarms)
             env = self._processes.get(env_id)
@@ -396,13 +345,16 @@ class Pool:
             if env.ready:
                 if env.pending:
                     call = env.pending[0]
-                    self._fail(env, TIMEOUT, f"{call.method} took longer than {call.seconds:g} s")
+                    what, most = call.method, call.seconds
+                    if call.of_episode:
+                        what, most = "the calls of the episode together", self.limits.episode_seconds
+                    self._fail(env, TIMEOUT, f"{what} took longer than {most:g} s")
             elif env.pidfd >= 0:
                 self._fail(env, INFRASTRUCTURE, f"the child was not locked down after {_SPAWN_SECONDS:g} s")
             else:
                 self._server_died(self._servers[env.hash_seed], f"did not fork for {_SPAWN_SECONDS:g} s")
 
-    def _set_deadline(self, env: _Env, when: float) -> None:
+    def _set_deadline(self, env: Environment, when: float) -> None:
         """Moves an environment's deadline.
 
         One alarm an environment: it need only ring no later than the deadline, and is
@@ -413,9 +365,12 @@ class Pool:
             env.alarm = when
             heapq.heappush(self._alarms, (when, env.id))
 
-    def _begin(self, env: _Env, call: _Call) -> None:
+    def _begin(self, env: Environment, call: Call) -> None:
+        if call.method == "reset":
+            env.episode_left = self.limits.episode_seconds
         call.began = time.monotonic()
-        self._set_deadline(env, call.began + call.seconds)
+        call.of_episode = env.episode_left < call.seconds
+        self._set_deadline(env, call.began + min(call.seconds, env.episode_left))
 
     def _answer(self, reply: Reply) -> None:
         self._outstanding -= 1
@@ -425,52 +380,33 @@ class Pool:
 
     def _spawn_waiting(self) -> None:
         for server in self._servers.values():
-            while (
-                server.ready
-                and server.waiting
-                and server.spawning < _SPAWN_WINDOW
-                and len(self._processes) < self.max_live
-            ):
+            while server.takes_more and len(self._processes) < self.max_live:
                 self._spawn(server, server.waiting.popleft())
 
-    def _spawn(self, server: _Server, env: _Env) -> None:
+    def _spawn(self, server: ForkServer, env: Environment) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             ours.setblocking(False)
             env.socket = ours
             self._processes[env.id] = env
-            server.spawning += 1
             self._set_deadline(env, time.monotonic() + _SPAWN_SECONDS)
             self._handlers[ours.fileno()] = env
             self._epoll.register(ours, select.EPOLLIN)
-            try:
-                socket.send_fds(server.control, [json.dumps({"env": env.id}).encode()], [theirs.fileno()])
-            except OSError:
-                return  # it has died; the end of the control socket will tell
+            server.ask(env.id, theirs)
         self._flush(env)
 
-    def _send(self, env: _Env, frame: bytes) -> None:
-        if env.socket is None or env.outgoing:
-            env.outgoing += frame
-            return
-        try:
-            sent = env.socket.send(frame, socket.MSG_NOSIGNAL)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            return  # the child has closed its end; reading will tell
-        if sent < len(frame):
-            env.outgoing += frame[sent:]
+    def _send(self, env: Environment, frame: bytes) -> None:
+        if env.send(frame):
             self._epoll.modify(env.socket, select.EPOLLIN | select.EPOLLOUT)
 
-    def _flush(self, env: _Env) -> None:
+    def _flush(self, env: Environment) -> None:
         pending = bytes(env.outgoing)
         env.outgoing.clear()
         if env.socket is not None:
             self._epoll.modify(env.socket, select.EPOLLIN)
             self._send(env, pending)
 
-    def _drain(self, env: _Env) -> None:
+    def _drain(self, env: Environment) -> None:
         """Takes all that the child has sent.
 
         Bounded whatever the child does: it can fill one frame, and a second one is
@@ -479,19 +415,16 @@ class Pool:
         while env.socket is not None and self._read(env):
             pass
 
-    def _read(self, env: _Env) -> bool:
+    def _read(self, env: Environment) -> bool:
         """Takes one read's worth; whether there may be more."""
         if env.socket is None:
             return False
-        try:
-            data = env.socket.recv(_READ_BYTES)
-        except BlockingIOError:
+        data = env.receive()
+        if data is None:
             return False
-        except OSError:
-            data = b""
         if not data:
             # Its exit status, which the fork server reports, will say why.
-            self._kill(env)
+            env.kill()
             self._disconnect(env)
             return False
         env.reader.feed(data)
@@ -503,7 +436,7 @@ class Pool:
             return False
         return True
 
-    def _take(self, env: _Env, message: list[Any]) -> None:
+    def _take(self, env: Environment, message: list[Any]) -> None:
         """One frame of a child. Raises ProtocolError."""
         seq, ok, value = message
         if not env.ready:
@@ -532,12 +465,13 @@ class Pool:
             raise wire.ProtocolError("a reply that is neither a value nor an error")
         env.pending.popleft()
         now = time.monotonic()
+        env.episode_left -= max(0.0, self._heard - call.began)
         self._answer(Reply(call.ticket, env.id, kind == OK, value, error, kind, now - call.began))
         env.deadline = math.inf
         if env.pending:
             self._begin(env, env.pending[0])
 
-    def _fail(self, env: _Env, kind: str, error: str) -> None:
+    def _fail(self, env: Environment, kind: str, error: str) -> None:
         """Ends an environment for good: every call it owes gets this answer."""
         env.failure = (kind, error)
         now = time.monotonic()
@@ -545,16 +479,10 @@ class Pool:
             call = env.pending.popleft()
             seconds = 0.0 if math.isnan(call.began) else now - call.began
             self._answer(Reply(call.ticket, env.id, False, None, error, kind, seconds))
-        self._kill(env)
+        env.kill()
         self._disconnect(env)
 
-    def _kill(self, env: _Env) -> None:
-        if env.pidfd >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(env.pidfd, signal.SIGKILL)
-        env.doomed = True
-
-    def _disconnect(self, env: _Env) -> None:
+    def _disconnect(self, env: Environment) -> None:
         env.deadline = math.inf
         env.outgoing.clear()
         if env.socket is not None:
@@ -563,65 +491,54 @@ class Pool:
             env.socket.close()
             env.socket = None
 
-    def _reaped(self, env: _Env) -> None:
-        """The process is gone, or never was."""
+    def _reaped(self, env: Environment) -> None:
         del self._processes[env.id]
-        if env.pidfd >= 0:
-            os.close(env.pidfd)
-            env.pidfd = -1
+        env.forget_process()
+
+    def _count_memory(self) -> None:
+        """Ends the biggest child where all of them together hold more than the budget."""
+        if not self._processes or self._looked < self._sample_at:
+            return
+        self._sample_at = self._looked + _SAMPLE_SECONDS
+        held = {
+            env.id: memory.charged_bytes(env.pid, self._servers[env.hash_seed].file_bytes)
+            for env in self._processes.values()
+            if env.pid and not env.doomed
+        }
+        for env_id in memory.beyond(held, self.memory_mb_total * 2**20):
+            error = f"all together held more than memory_mb_total={self.memory_mb_total} MiB, and this one the most"
+            # It kept to its own limit, so that the program is not to blame.
+            self._fail(self._processes[env_id], INFRASTRUCTURE, f"{error} ({held[env_id] // 2**20} MiB)")
 
     # --- fork servers ----------------------------------------------------------------
 
-    def _start(self, server: _Server) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            server.process = subprocess.Popen(
-                zygote.command(theirs.fileno(), self.limits, self.isolation, self.max_live),
-                env=zygote.environment(server.hash_seed),
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                cwd="/",
-                # Ctrl-C reaches the trainer alone, which then shuts the pool down.
-                start_new_session=True,
-            )
-        ours.setblocking(False)
-        server.control = ours
-        server.ready = False
-        server.spawning = 0
-        self._set_start_by(server, time.monotonic() + _START_SECONDS)
-        self._handlers[ours.fileno()] = server
-        self._epoll.register(ours, select.EPOLLIN)
+    def _start(self, server: ForkServer) -> None:
+        control = server.start(self.limits, self._wanted, self.max_live)
+        self._update_start_by()
+        self._handlers[control.fileno()] = server
+        self._epoll.register(control, select.EPOLLIN)
 
-    def _set_start_by(self, server: _Server, when: float) -> None:
-        server.start_by = when
-        self._start_by = min(other.start_by for other in self._servers.values())
+    def _update_start_by(self) -> None:
+        self._start_by = min(server.start_by for server in self._servers.values())
 
-    def _listen(self, server: _Server) -> None:
-        """Takes all packets of a fork server. It is trusted; only its death is provided for."""
-        while server.control is not None:
-            try:
-                packet, fds, _, _ = socket.recv_fds(server.control, _PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
-            except BlockingIOError:
+    def _listen(self, server: ForkServer) -> None:
+        for packet in server.packets():
+            if packet is None:
+                self._server_died(server, "ended", hangs=False)
                 return
-            except OSError:
-                packet, fds = b"", []
-            if not packet:
-                self._server_died(server, "ended")
-                return
-            message = json.loads(packet)
+            message, fd = packet
             event = message["event"]
             if event == "ready":
-                self._server_ready(server, message["layers"])
+                self._server_ready(server, message["layers"], fd)
                 continue
             env = self._processes[message["env"]]
             if event == "spawned":
                 server.spawning -= 1
-                (env.pidfd,) = fds
-                env.pid = message["pid"]
+                env.pidfd = fd
+                with contextlib.suppress(OSError):  # no /proc: the layer accounting says so
+                    env.pid = memory.host_pid(fd)
                 if env.doomed:
-                    self._kill(env)
+                    env.kill()
             elif event == "failed":
                 server.spawning -= 1
                 self._fail(env, INFRASTRUCTURE, f"no child: {message['error']}")
@@ -629,37 +546,50 @@ class Pool:
             else:
                 self._child_exited(env, message["code"], message["status"])
 
-    def _child_exited(self, env: _Env, code: int, status: int) -> None:
+    def _child_exited(self, env: Environment, code: int, status: int) -> None:
         self._drain(env)  # what it answered before its end counts
         if env.failure is None:
-            kind, error = _cause(code, status, self.limits)
+            kind, error = cause_of_death(code, status, self.limits)
             if not env.ready:
                 kind, error = INFRASTRUCTURE, f"the child failed before the program ran: {error}"
             self._fail(env, kind, error)
         self._reaped(env)
 
-    def _server_ready(self, server: _Server, found: list[list[Any]]) -> None:
+    def _server_ready(self, server: ForkServer, found: list[list[Any]], pidfd: int) -> None:
+        statuses = [layers.LayerStatus(*status) for status in found]
+        try:
+            server.file_bytes = memory.file_bytes(memory.host_pid(pidfd))
+        except OSError as error:
+            unseen = f"the trainer cannot see its children's memory: {error}"
+            statuses = [
+                dataclasses.replace(s, active=False, evidence=unseen) if s.name == "accounting" else s for s in statuses
+            ]
+        finally:
+            os.close(pidfd)
         server.ready = True
-        self._set_start_by(server, math.inf)
+        server.start_by = math.inf
+        self._update_start_by()
         server.failed_starts = 0
-        statuses = tuple(layers.LayerStatus(*status) for status in found)
-        if statuses != self.layers:
-            self.layers = statuses
-            level = logging.INFO if all(status.active for status in statuses) else logging.WARNING
-            _log.log(level, "sandbox layers: %s", layers.describe(statuses))
+        lacking = layers.missing(statuses, self.required) if self.isolation != "none" else ""
+        if lacking and self.isolation == "strict":
+            raise SandboxError(
+                f"sandbox.isolation=strict cannot start: {lacking}; or set sandbox.isolation=best_effort"
+            )
+        if tuple(statuses) != self.layers:
+            self.layers = tuple(statuses)
+            _log.info("sandbox layers (%s): %s", self.isolation, layers.describe(statuses))
+        if lacking and not self._warned:
+            self._warned = True
+            _log.warning("sandbox.isolation=best_effort contains programs less than strict would: %s", lacking)
 
-    def _server_died(self, server: _Server, how: str) -> None:
+    def _server_died(self, server: ForkServer, how: str, hangs: bool = True) -> None:
         """Answers for the children of a dead fork server and starts another."""
-        process, control = server.process, server.control
-        assert process is not None and control is not None
-        del self._handlers[control.fileno()]
-        self._epoll.unregister(control)
-        control.close()
-        server.control = None
-        self._set_start_by(server, math.inf)
-        was_ready, server.ready = server.ready, False
-        process.kill()  # for one that hangs; harmless after its end
-        error = f"the fork server {how}{_end_process(process)}"
+        assert server.control is not None
+        del self._handlers[server.control.fileno()]
+        self._epoll.unregister(server.control)
+        was_ready = server.ready
+        error = f"the fork server {how}{server.stop(hangs)}"
+        self._update_start_by()
         for env in [e for e in self._processes.values() if e.hash_seed == server.hash_seed]:
             self._fail(env, INFRASTRUCTURE, error)
             self._reaped(env)
@@ -668,45 +598,3 @@ class Pool:
             raise SandboxError(f"the sandbox cannot start a fork server: {error}")
         _log.warning("%s; starting another", error)
         self._start(server)
-
-
-def _cause(code: int, status: int, limits: Limits) -> tuple[str, str]:
-    """Kind and error for a child's end, from waitid's si_code and si_status."""
-    if code == os.CLD_EXITED:
-        return DIED, f"the child exited with status {status}"
-    if status == signal.SIGXCPU:
-        return TIMEOUT, f"the child used more than {limits.cpu_seconds} s of CPU time"
-    try:
-        name = signal.Signals(status).name
-    except ValueError:
-        name = f"signal {status}"
-    return DIED, f"the child was ended by {name}, or closed its connection"
-
-
-def _end_process(process: subprocess.Popen[bytes]) -> str:
-    """Reaps a fork server that is about to end; returns its last words."""
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    assert process.stderr is not None
-    with process.stderr as pipe:
-        os.set_blocking(pipe.fileno(), False)  # a dying child may still hold the other end
-        lines = (pipe.read() or b"").decode("utf-8", "replace").strip().splitlines()
-    status = f" (status {process.returncode})"
-    return f"{status}: {wire.one_line(lines[-1])}" if lines else status
-
-
-def _raise_descriptor_limit(max_live: int) -> None:
-    """Makes room for a socket and a pidfd for each child."""
-    needed = 2 * max_live + _SPARE_DESCRIPTORS
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        fitting = (hard - _SPARE_DESCRIPTORS) // 2
-        raise ValueError(
-            f"sandbox max_live={max_live} needs {needed} descriptors and the hard limit is {hard}; "
-            f"use at most {fitting}, or raise it (ulimit -Hn)"
-        )
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

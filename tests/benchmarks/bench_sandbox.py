@@ -1,17 +1,24 @@
 """What a process per environment costs: `python tests/benchmarks/bench_sandbox.py`.
 
-Prints one line per figure, wall time and the CPU time of this process (the
-supervisor, whose share bounds the pool). Close other work first: on a busy
-machine the wall times measure the scheduler. No JAX.
+Prints one line per figure, and beside ours what others take for the same work:
+gymnasium's AsyncVectorEnv, which isolates nothing, in lock step, and a fresh
+interpreter for every program. Compared figures are medians over interleaved
+rounds, so that a busy machine troubles both alike; the others are wall times,
+for which other work should be closed. No JAX.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
 
 from spade_jax.sandbox import Limits, Pool, layers
 
@@ -25,7 +32,8 @@ class Env:
         self.turn += 1
         return f"turn {self.turn}: {action} is too low", 0.0, False, False, {}
 """
-SPAWNS, ROUND_TRIPS, LOCK_STEPS, PROGRAMS, PROGRAM_STEPS = 300, 5000, 300, 200, 100
+SPAWNS, ROUND_TRIPS, LOCK_STEPS, PROGRAMS, PROGRAM_STEPS, INTERPRETERS = 300, 5000, 6400, 100, 100, 8
+ROUNDS = 5  # of each side of a comparison
 
 
 def milliseconds(samples: list[float]) -> str:
@@ -59,25 +67,90 @@ def round_trip(pool: Pool) -> str:
     return milliseconds(samples)
 
 
-def lock_step(pool: Pool, count: int) -> str:
+def lock_step(pool: Pool, envs: list[int]) -> float:
     """All environments step, then all replies are awaited, then again: steps per second."""
-    envs = [started(pool) for _ in range(count)]
-    rounds = max(10, LOCK_STEPS * 64 // (4 * count))
-    cpu, start = time.process_time(), time.perf_counter()
+    rounds = LOCK_STEPS // len(envs)
+    start = time.perf_counter()
     for _ in range(rounds):
         for env in envs:
             pool.request(env, "step", "50")
-        missing = count
+        missing = len(envs)
         while missing:
             missing -= len(pool.poll(None))
-    wall, cpu = time.perf_counter() - start, time.process_time() - cpu
+    return rounds * len(envs) / (time.perf_counter() - start)
+
+
+def pipelined(pool: Pool, envs: list[int]) -> float:
+    """Each environment is sent all its steps at once: steps per second."""
+    each = 4 * LOCK_STEPS // len(envs)
+    start = time.perf_counter()
+    for _ in range(each):
+        for env in envs:
+            pool.request(env, "step", "50")
+    missing = each * len(envs)
+    while missing:
+        missing -= len(pool.poll(None))
+    return each * len(envs) / (time.perf_counter() - start)
+
+
+class GymnasiumEnv(gymnasium.Env):
+    """The same program behind gymnasium's interface."""
+
+    observation_space = spaces.Text(64)
+    action_space = spaces.Discrete(100)
+
+    def __init__(self) -> None:
+        namespace: dict[str, type] = {}
+        exec(PROGRAM, namespace)
+        self._program = namespace["Env"]()
+
+    def reset(self, *, seed=None, options=None):
+        return self._program.reset(seed)
+
+    def step(self, action):
+        return self._program.step(str(action))
+
+
+def vector_lock_step(vector: gymnasium.vector.AsyncVectorEnv, count: int) -> float:
+    actions = np.full(count, 50)
+    rounds = LOCK_STEPS // count
+    start = time.perf_counter()
+    for _ in range(rounds):
+        vector.step(actions)
+    return rounds * count / (time.perf_counter() - start)
+
+
+def against(ours: Callable[[], float], theirs: Callable[[], float], unit: str, name: str) -> str:
+    """Medians of interleaved rounds, and the median of the rounds' ratios."""
+    pairs = [(ours(), theirs()) for _ in range(ROUNDS)]
+    median, other = (statistics.median(side) for side in zip(*pairs, strict=True))
+    ratio = statistics.median(a / b for a, b in pairs)
+    return f"{median:,.0f} {unit}; {name} {other:,.0f}; ratio {ratio:.2f}"
+
+
+def compared_lock_step(pool: Pool, count: int) -> str:
+    envs = [started(pool) for _ in range(count)]
+    vector = gymnasium.vector.AsyncVectorEnv([GymnasiumEnv] * count, shared_memory=False)
+    try:
+        vector.reset(seed=0)
+        return against(
+            lambda: lock_step(pool, envs), lambda: vector_lock_step(vector, count), "steps/s", "AsyncVectorEnv"
+        )
+    finally:
+        vector.close()
+        for env in envs:
+            pool.close(env)
+
+
+def compared_batches(pool: Pool, count: int) -> str:
+    envs = [started(pool) for _ in range(count)]
+    said = against(lambda: pipelined(pool, envs), lambda: lock_step(pool, envs), "steps/s", "lock-step")
     for env in envs:
         pool.close(env)
-    steps = rounds * count
-    return f"{steps / wall:,.0f} steps/s ({1e6 * cpu / steps:.1f} us of supervisor CPU a step)"
+    return said
 
 
-def fresh_programs(pool: Pool) -> str:
+def fresh_programs(pool: Pool) -> float:
     """Construct, 100 pipelined steps, destroy; both fork servers, eight under way."""
 
     def begin(index: int) -> None:
@@ -100,28 +173,34 @@ def fresh_programs(pool: Pool) -> str:
             if owed[reply.env] == 0:
                 del owed[reply.env]
                 pool.close(reply.env)
-    return f"{PROGRAMS / (time.perf_counter() - start):,.0f} programs/s"
+    return PROGRAMS / (time.perf_counter() - start)
 
 
-def fresh_interpreters() -> str:
-    """The comparison: an isolated interpreter per program, same work, no messages."""
+def fresh_interpreters() -> float:
+    """The comparison: an isolated interpreter per program, same work, no messages; as many at once as cores."""
     script = PROGRAM + f"e = Env(); e.reset(0)\nfor _ in range({PROGRAM_STEPS}): e.step('50')"
-    count = 20
-    wall = timed(lambda: [subprocess.run([sys.executable, "-I", "-S", "-c", script], check=True) for _ in range(count)])
-    return f"{count / wall:,.0f} programs/s"
+    command = [sys.executable, "-I", "-S", "-c", script]
+    cores = len(os.sched_getaffinity(0))
+    start = time.perf_counter()
+    for _ in range(INTERPRETERS):
+        for process in [subprocess.Popen(command) for _ in range(cores)]:
+            assert process.wait() == 0
+    return INTERPRETERS * cores / (time.perf_counter() - start)
 
 
 def main() -> None:
     start = time.perf_counter()
-    with Pool(Limits(call_seconds=30.0, reset_seconds=30.0, cpu_seconds=600), max_live=512) as pool:
+    limits = Limits(call_seconds=30.0, reset_seconds=30.0, episode_seconds=600.0, cpu_seconds=600)
+    with Pool(limits, max_live=512) as pool:
         print(f"layers                     {layers.describe(pool.layers)}")
         print(f"pool start                 {1e3 * (time.perf_counter() - start):.0f} ms")
         print(f"spawn to first observation {spawn(pool)}")
         print(f"step round trip            {round_trip(pool)}")
-        for count in (2, 8, 64, 512):
-            print(f"{f'lock-step, {count} environments':26} {lock_step(pool, count)}")
-        print(f"fresh programs             {fresh_programs(pool)}")
-    print(f"fresh interpreters         {fresh_interpreters()}")
+        for count in (2, 8, 64):
+            print(f"{f'lock-step, {count} environments':26} {compared_lock_step(pool, count)}")
+        print(f"pipelined, 64 environments {compared_batches(pool, 64)}")
+        said = against(lambda: fresh_programs(pool), fresh_interpreters, "programs/s", "interpreters")
+        print(f"fresh programs             {said}")
 
 
 if __name__ == "__main__":

@@ -13,12 +13,15 @@ from spade_jax.runtime.checks import check_config, check_mesh
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.presets import GATE_CHECKS, get_key, resolve_preset, set_key
 from spade_jax.runtime.workdir import flatten
+from spade_jax.sandbox import layers
 
 
 def test_names_are_those_of_the_rooms():
     """Runtime imports no room, so it has its own copy of a few names."""
     assert gate.CHECKS == GATE_CHECKS
     assert prompts.SKILLS == checks.SKILLS
+    assert checks._CHOICES["sandbox.isolation"] == tuple(layers.ISOLATION)
+    assert base.get_config().sandbox.required == layers.REQUIRED
     assert checks._CHOICES["learner.estimator.agent"] == advantage.ESTIMATORS
     assert {*checks._CHOICES["learner.estimator.designer"], "ema"} == set(advantage.ESTIMATORS)
     assert checks._CHOICES["learner.aggregation"] == objective.AGGREGATIONS
@@ -53,6 +56,8 @@ def test_base_passes():
         ({"gate.checks": ("determinism",)}, r"must begin with 'parse' and 'contract'"),
         ({"gate.distinct_observations": 9}, r"gate.distinct_observations=9 is above gate.seeds; use at most 8"),
         ({"learner.role_weight.agent": 0.0, "learner.role_weight.designer": 0.0}, r"train nothing"),
+        ({"sandbox.isolation": "limits"}, r"sandbox.isolation='limits' is not known; use strict, best_effort or none"),
+        ({"sandbox.memory_mb_total": 128}, r"memory_mb_total=128 is less than .*=256; use at least 256"),
         ({"corpus.path": "/no/such/file.jsonl"}, r"corpus.path=/no/such/file.jsonl does not exist"),
         ({"corpus.path": "builtin,/no/such/folder"}, r"corpus.path=/no/such/folder does not exist"),
         ({"corpus.path": "builtin,builtin"}, r"corpus.path=builtin,builtin names a source twice"),

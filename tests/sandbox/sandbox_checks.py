@@ -1,13 +1,15 @@
-"""What the sandbox's tests share: a sound program, and looks at /proc."""
+"""What the sandbox's tests and benchmarks share: programs, sound and hostile, and looks at /proc."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
+import re
 import time
 from collections.abc import Callable
 
-from spade_jax.sandbox import Pool
+from spade_jax.sandbox import Limits, Pool, Reply
 
 COUNTER = '''
 import random
@@ -31,6 +33,57 @@ class Counter:
     def secrets(self):
         return []
 '''
+
+
+HOSTILE = pathlib.Path(__file__).parents[1] / "hostile" / "host"
+HOSTILE_LIMITS = Limits(memory_mb=64, call_seconds=1.0, reset_seconds=2.0, cpu_seconds=10)
+
+
+@dataclasses.dataclass(frozen=True)
+class Attack:
+    """A program of tests/hostile/host; test_hostile_host.py says what its header means."""
+
+    name: str
+    source: str
+    expect: tuple[str, ...]
+    needs: tuple[str, ...]
+    unbounded: bool
+
+
+def attacks() -> list[Attack]:
+    found = []
+    for path in sorted(HOSTILE.glob("*.py")):
+        source = path.read_text()
+        headers = dict(re.findall(r"^# (\w+): (.+)$", source, re.MULTILINE))
+        expect, needs = (
+            tuple(word.strip() for word in headers.get(key, "").split(",") if word) for key in ("expect", "needs")
+        )
+        found.append(Attack(path.stem, source, expect, needs, "unbounded" in headers))
+    return found
+
+
+def escape(attack: Attack, replies: list[Reply]) -> str:
+    """What `attack` achieved, given its replies; "" if nothing. AssertionError if it never ran."""
+    if replies[-1].kind not in attack.expect:
+        return f"{replies[-1].kind}: {replies[-1].error}"
+    for reply in replies[2:]:  # the first two are of construct and reset
+        if reply.ok and replies[-1].ok:  # a flood begins with a forged "ok", and says nothing of itself
+            info = reply.value[4]
+            assert info["attempts"] >= 1, f"{attack.name} never attacked"
+            if info["escaped"]:
+                return f"{info['escaped']} of {info['attempts']} attempts"
+    return ""
+
+
+def run_attack(pool: Pool, attack: Attack) -> tuple[int, list[Reply]]:
+    """Plays the program until something else than "ok" comes; returns its environment and the replies."""
+    env = pool.open(attack.source, "Hostile")
+    replies = []
+    for method, args in (("construct", ()), ("reset", (0,)), ("step", ("go",)), ("step", ("go",))):
+        replies.append(pool.call(env, method, *args))
+        if not replies[-1].ok:
+            break
+    return env, replies
 
 
 def play_counter(pool: Pool, env: int) -> None:
@@ -65,7 +118,11 @@ def gone(pid: int) -> bool:
 
 
 def server_pids(pool: Pool) -> list[int]:
-    return [server.process.pid for server in pool._servers.values()]
+    """The processes that fork: children of those that the trainer started where there are namespaces."""
+    outer = [server.process.pid for server in pool._servers.values()]
+    if any(status.name == "namespaces" and status.active for status in pool.layers):
+        return [inner for pid in outer for inner, _ in children(pid)]
+    return outer
 
 
 def descriptors(pid: int | str = "self") -> int:

@@ -176,7 +176,7 @@ def test_large_source_and_action(pool):
     action = "é" * 1_000_000
     source = "#" + "x" * 2_000_000 + "\n" + program(step="a: (str(len(a)), 0.0, False, False, {})")
     env = constructed(pool, source)
-    assert [pool.call(env, "step", action).value[0] for _ in range(2)] == ["1000000"] * 2
+    assert [pool.call(env, "step", action, seconds=20.0).value[0] for _ in range(2)] == ["1000000"] * 2
 
 
 SLOW = program(step="a: (time.sleep(float(a)) or '', 0.0, False, False, {})")
@@ -227,6 +227,46 @@ def test_cpu_time_is_limited_over_all_calls():
         assert (reply.kind, reply.error) == ("timeout", "the child used more than 1 s of CPU time")
 
 
+def test_the_calls_of_an_episode_share_a_deadline_which_reset_renews():
+    with Pool(Limits(call_seconds=20.0, reset_seconds=20.0, episode_seconds=1.0)) as pool:
+        env = constructed(pool, SLOW)
+        for _ in range(2):
+            assert pool.call(env, "reset", 0).ok
+            assert pool.call(env, "step", "0.6").ok
+        began = time.monotonic()
+        late = pool.call(env, "step", "60")
+        assert (late.kind, late.error) == ("timeout", "the calls of the episode together took longer than 1 s")
+        assert 0.2 <= time.monotonic() - began < 10
+
+
+def test_what_the_trainer_takes_does_not_count_as_the_episodes():
+    with Pool(Limits(call_seconds=20.0, episode_seconds=0.6)) as pool:
+        env = constructed(pool, SLOW)
+        assert pool.call(env, "reset", 0).ok
+        for _ in range(4):
+            pool.request(env, "step", "0")
+            time.sleep(0.4)  # the trainer computes, while the reply lies in the socket
+            assert pool.poll(0)[0].ok
+
+
+GREEDY = program(step="a: (setattr(self, 'kept', bytearray(b'x') * (int(a) * 2**20)) or '', 0.0, False, False, {})")
+
+
+def test_beyond_the_memory_of_all_the_biggest_is_ended_and_is_not_to_blame():
+    with Pool(Limits(memory_mb=300), memory_mb_total=400) as pool:
+        small, middle, large = (constructed(pool, GREEDY) for _ in range(3))
+        assert pool.call(small, "step", "20", seconds=20.0).ok and pool.call(middle, "step", "120", seconds=20.0).ok
+        pool.request(small, "step", "20")
+        time.sleep(0.6)
+        assert pool.poll(None)[0].ok and pool.live == 3  # within the budget, nothing happens
+        pool.call(large, "step", "250", seconds=20.0)  # answered, or caught at it
+        assert sandbox_checks.eventually(lambda: not pool.poll(0) and pool.live == 2)
+        reply = pool.call(large, "step", "1")
+        assert reply.kind == "infrastructure"
+        assert reply.error.startswith("all together held more than memory_mb_total=400 MiB, and this one the most (")
+        assert pool.call(small, "step", "1").ok and pool.call(middle, "step", "1").ok
+
+
 def test_death_answers_all_that_was_owed(pool):
     env = constructed(pool, program(step="a: __import__('os')._exit(7) if a == 'die' else (a, 0.0, False, False, {})"))
     tickets = [pool.request(env, "step", a) for a in ("a", "die", "b", "c")]
@@ -270,8 +310,10 @@ def test_wrong_use_raises(pool):
     with pytest.raises(TypeError):
         pool.request(env, "step", object())
     assert pool.call(env, "step", "a").ok  # the refused request left no gap
-    with pytest.raises(ValueError, match="isolation='total' is unknown; use one of limits"):
+    with pytest.raises(ValueError, match="isolation='total' is unknown; use one of strict, best_effort, none"):
         Pool(isolation="total")
+    with pytest.raises(ValueError, match="layer 'wall' is unknown; use some of descriptors"):
+        Pool(required=("wall",))
     with pytest.raises(ValueError, match="max_live=0"):
         Pool(max_live=0)
     with pytest.raises(ValueError, match=r"max_live=1000000000 needs \d+ descriptors"):
@@ -328,10 +370,12 @@ def test_random_killing_under_load_loses_no_ticket_and_leaks_nothing():
     rng = random.Random(0)
     with Pool(LIMITS, max_live=16) as pool:
         baseline = sandbox_checks.descriptors()
+        shared = set(os.listdir("/dev/shm"))
+        killed_servers = 0
         owed: dict[int, int] = {}  # ticket -> env
         answered: collections.Counter[str] = collections.Counter()
         for _ in range(120):
-            env = pool.open(program(step=STEP), "E")
+            env = pool.open(program(step=STEP), "E", hash_seed=rng.randrange(2))
             owed[pool.request(env, "construct")] = env
             for i in range(5):
                 owed[pool.request(env, "step", str(i))] = env
@@ -346,12 +390,18 @@ def test_random_killing_under_load_loses_no_ticket_and_leaks_nothing():
             running = [env.pidfd for env in pool._processes.values() if env.pidfd >= 0 and not env.doomed]
             if running and rng.random() < 0.3:
                 signal.pidfd_send_signal(rng.choice(running), signal.SIGKILL)
-        # "infrastructure" is what a child becomes that is killed before its program could run.
+            if len(owed) < 720 - 150 * (killed_servers + 1) and killed_servers < 3:
+                killed_servers += 1  # a fork server, and with it all of its children
+                os.kill(rng.choice(sandbox_checks.server_pids(pool)), signal.SIGKILL)
+        # "infrastructure" is what a child becomes that is killed before its program could run, or with its server.
         assert set(answered) <= {"ok", "died", "infrastructure"}
         assert answered.total() == 720 and answered["ok"] > 0 and answered.total() > answered["ok"]
         sandbox_checks.settle(pool)
-        assert sandbox_checks.descriptors() == baseline
+        assert killed_servers == 3
+        assert sandbox_checks.eventually(lambda: not pool.poll(0) and len(sandbox_checks.server_pids(pool)) == 2)
+        assert sandbox_checks.eventually(lambda: not pool.poll(0) and sandbox_checks.descriptors() == baseline)
         assert [sandbox_checks.children(pid) for pid in sandbox_checks.server_pids(pool)] == [[], []]
+        assert set(os.listdir("/dev/shm")) <= shared
 
 
 def test_shutdown_leaves_nothing():

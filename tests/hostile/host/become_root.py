@@ -1,7 +1,7 @@
 """Asks for root's ids back."""
 
 # expect: ok
-# needs: ids
+# needs: ids, seccomp
 
 import os
 
@@ -17,6 +17,6 @@ class Hostile:
             try:
                 become(0)
                 escaped += 1
-            except PermissionError:
+            except OSError:
                 pass
         return "attacked", 0.0, True, False, {"attempts": attempts, "escaped": escaped}

@@ -1,6 +1,7 @@
-"""Becomes a shell: refused, or mute and ended."""
+"""Becomes a shell."""
 
-# expect: ok, died
+# expect: ok
+# needs: seccomp, landlock, namespaces
 
 import contextlib
 import os
@@ -13,5 +14,5 @@ class Hostile:
     def step(self, action):
         attempts, escaped = 1, 0
         with contextlib.suppress(OSError):
-            os.execv("/bin/sh", ["sh", "-c", "sleep 3600"])
+            os.execv("/bin/sh", ["sh", "-c", "exit 3"])
         return "attacked", 0.0, True, False, {"attempts": attempts, "escaped": escaped}

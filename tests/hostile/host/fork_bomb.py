@@ -1,7 +1,7 @@
 """Forks: the process limit refuses each time."""
 
 # expect: ok
-# needs: limits
+# needs: limits, seccomp
 
 import os
 

@@ -14,7 +14,7 @@ class Hostile:
         for fd in range(4, 4096):
             attempts += 1
             try:
-                os.fstat(fd)
+                os.dup(fd)
                 escaped += 1
             except OSError:
                 pass

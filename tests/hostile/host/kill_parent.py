@@ -1,8 +1,9 @@
-"""Kills the fork server: another user's process, so refused."""
+"""Kills the fork server, whose death would be everyone's."""
 
 # expect: ok
-# needs: ids
+# needs: seccomp, ids, landlock, namespaces
 
+import contextlib
 import os
 import signal
 
@@ -12,12 +13,9 @@ class Hostile:
         return "ready", {}
 
     def step(self, action):
-        attempts = escaped = 0
-        for number in (signal.SIGTERM, signal.SIGSTOP, signal.SIGKILL):
-            attempts += 1
-            try:
+        # Whether a signal is sent does not matter, but whether anybody minds: process 1 of a namespace does not.
+        numbers = (signal.SIGTERM, signal.SIGKILL)
+        for number in numbers:
+            with contextlib.suppress(OSError):
                 os.kill(os.getppid(), number)
-                escaped += 1
-            except PermissionError:
-                pass
-        return "attacked", 0.0, True, False, {"attempts": attempts, "escaped": escaped}
+        return "attacked", 0.0, True, False, {"attempts": len(numbers), "escaped": 0}

@@ -1,6 +1,7 @@
 """Opens descriptors without end: no more than the limit."""
 
 # expect: ok
+# needs: limits
 
 import os
 

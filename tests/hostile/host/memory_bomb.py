@@ -1,6 +1,8 @@
 """Allocates without end: MemoryError in the program, nothing else."""
 
 # expect: exception
+# needs: limits
+# unbounded: without the limits it would exhaust the machine
 
 
 class Hostile:

@@ -1,6 +1,8 @@
 """Keeps its hoard reachable, so that not even the error reply may fit: raises or dies."""
 
 # expect: exception, died
+# needs: limits
+# unbounded: without the limits it would exhaust the machine
 
 
 class Hostile:

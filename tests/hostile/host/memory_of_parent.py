@@ -1,7 +1,7 @@
 """Opens the fork server's memory and descriptors through /proc."""
 
 # expect: ok
-# needs: ids
+# needs: seccomp, ids, landlock, namespaces
 
 import os
 

@@ -1,6 +1,7 @@
 """Asks for its limits to be lifted."""
 
 # expect: ok
+# needs: limits, seccomp
 
 import resource
 

@@ -1,6 +1,8 @@
 """Lifts the recursion limit first: runs out of memory or stack, alone."""
 
 # expect: exception, died, timeout
+# needs: limits
+# unbounded: without the limits it would exhaust the machine
 
 import sys
 

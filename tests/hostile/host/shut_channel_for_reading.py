@@ -2,6 +2,7 @@
 
 # expect: ok, died
 
+import contextlib
 import socket
 
 
@@ -10,8 +11,9 @@ class Hostile:
         return "ready", {}
 
     def step(self, action):
-        channel = socket.socket(fileno=3)
-        channel.shutdown(socket.SHUT_RD)
-        channel.detach()
+        with contextlib.suppress(OSError):
+            channel = socket.socket(fileno=3)
+            channel.shutdown(socket.SHUT_RD)
+            channel.detach()
         attempts, escaped = 1, 0
         return "attacked", 0.0, True, False, {"attempts": attempts, "escaped": escaped}

@@ -1,7 +1,7 @@
 """Starts threads: the process limit covers them."""
 
 # expect: ok
-# needs: limits
+# needs: limits, seccomp
 
 import _thread
 

@@ -1,0 +1,36 @@
+"""Has system calls made by the kernel's own threads, past any filter of its own calls."""
+
+# expect: ok
+# needs: seccomp
+
+import ctypes
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def call(function, *arguments):
+    result = function(*arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "")
+    return result
+
+
+ATTEMPTS = [
+    lambda: call(libc.syscall, 425, 8, ctypes.byref((ctypes.c_uint32 * 30)())),
+]
+
+
+class Hostile:
+    def reset(self, seed=None):
+        return "ready", {}
+
+    def step(self, action):
+        attempts = escaped = 0
+        for attempt in ATTEMPTS:
+            attempts += 1
+            try:
+                attempt()
+            except OSError:
+                continue
+            escaped += 1
+        return "attacked", 0.0, True, False, {"attempts": attempts, "escaped": escaped}

@@ -1,0 +1,36 @@
+"""Makes the fork server its debugger, to whom every signal is then reported."""
+
+# expect: ok
+# needs: seccomp
+
+import ctypes
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def call(function, *arguments):
+    result = function(*arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "")
+    return result
+
+
+ATTEMPTS = [
+    lambda: call(libc.ptrace, 0, 0, None, None),
+]
+
+
+class Hostile:
+    def reset(self, seed=None):
+        return "ready", {}
+
+    def step(self, action):
+        attempts = escaped = 0
+        for attempt in ATTEMPTS:
+            attempts += 1
+            try:
+                attempt()
+            except OSError:
+                continue
+            escaped += 1
+        return "attacked", 0.0, True, False, {"attempts": attempts, "escaped": escaped}

@@ -1,0 +1,38 @@
+"""Takes the fork server under its control as a debugger."""
+
+# expect: ok
+# needs: seccomp, ids, landlock
+
+import ctypes
+import os
+
+libc = ctypes.CDLL(None, use_errno=True)
+SEIZE = 0x4206
+
+
+def call(function, *arguments):
+    result = function(*arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "")
+    return result
+
+
+ATTEMPTS = [
+    lambda: call(libc.ptrace, SEIZE, os.getppid(), None, None),
+]
+
+
+class Hostile:
+    def reset(self, seed=None):
+        return "ready", {}
+
+    def step(self, action):
+        attempts = escaped = 0
+        for attempt in ATTEMPTS:
+            attempts += 1
+            try:
+                attempt()
+            except OSError:
+                continue
+            escaped += 1
+        return "attacked", 0.0, True, False, {"attempts": attempts, "escaped": escaped}
