@@ -20,7 +20,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from spade_jax import compose
-from spade_jax.envs.bundled import held_out_probe
+from spade_jax.envs.bundled import SUITES, held_out_probe
 from spade_jax.evals.probe import bootstrap_interval, play_probe
 from spade_jax.learner import state as state_lib
 from spade_jax.rollout.measure import mean_or_nan, wins
@@ -32,7 +32,7 @@ from spade_jax.runtime.workdir import compare_evaluation
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The configuration that the runs were made with.")
 _WORKDIRS = flags.DEFINE_list("workdirs", None, "Workdirs of runs of one config that differ in their seed.")
-_INSTANCES = flags.DEFINE_integer("instances", 16, "Instances per held-out family and difficulty.", lower_bound=1)
+_INSTANCES = flags.DEFINE_integer("instances", 16, "Probe instances per family and difficulty range.", lower_bound=1)
 _OUT = flags.DEFINE_string("out", None, "JSON file that receives the figures, where given.")
 
 
@@ -79,17 +79,17 @@ def main(argv: Sequence[str]) -> None:
             runs.append(play(restored.state.params, restored.step))
             print(f"{workdir} (step {restored.step}): {mean_or_nan(runs[-1]):.3f}", flush=True)
 
-    suites = {"all": np.ones(len(probe), bool)}
-    suites["range"] = np.array([not bundled.family.held_out for bundled in probe])
-    suites["family"] = ~suites["range"]
-    for name in sorted({bundled.family.name for bundled in probe}):
-        suites[name] = np.array([bundled.family.name == name for bundled in probe])
-    figures = {name: summary(start_N[chosen], np.stack(runs)[:, chosen]) for name, chosen in suites.items()}
-    print(f"{'suite':<20}{'start':>8}{'trained':>9}{'gain':>8}   95 % interval    void")
+    tasks = {"all": np.ones(len(probe), bool)}
+    tasks |= {suite: np.array([bundled.suite == suite for bundled in probe]) for suite in SUITES}
+    for suite in SUITES:
+        for name in sorted({bundled.family.name for bundled in probe if bundled.suite == suite}):
+            tasks[f"{suite}/{name}"] = np.array([(b.suite, b.family.name) == (suite, name) for b in probe])
+    figures = {name: summary(start_N[chosen], np.stack(runs)[:, chosen]) for name, chosen in tasks.items()}
+    print(f"{'task':<28}{'start':>8}{'trained':>9}{'gain':>8}   95 % interval    void")
     for name, row in figures.items():
         low, high = row["interval"]
         print(
-            f"{name:<20}{row['start']:>8.3f}{row['trained']:>9.3f}{row['gain']:>+8.3f}   [{low:+.3f}, {high:+.3f}]"
+            f"{name:<28}{row['start']:>8.3f}{row['trained']:>9.3f}{row['gain']:>+8.3f}   [{low:+.3f}, {high:+.3f}]"
             f"{row['void']:>8.3f}"
         )
     if _OUT.value:

@@ -25,6 +25,10 @@ THEME_WORDS = tuple(_NOUNS.split())
 _WORDS_A_PROGRAM = 16
 _PROBE_SEED = 20_250
 
+# Suites of the probe, from near to far: unseen instances of what the warm start has seen, its
+# families at difficulties kept out of it, and families kept out of it.
+INSTANCE, RANGE, FAMILY = SUITES = ("instance", "range", "family")
+
 
 @dataclasses.dataclass(frozen=True)
 class Bundled:
@@ -34,11 +38,20 @@ class Bundled:
       record: source, class name, skill and hint, as the designer's programs have them.
       family: the family that wrote it.
       params: the constants it was written with, e.g. for `family.player`.
+      split: of its difficulty, base.TRAIN or base.HELD_OUT.
     """
 
     record: EnvironmentRecord
     family: base.Family
     params: Mapping[str, Any]
+    split: str
+
+    @property
+    def suite(self) -> str:
+        """How far from the warm start it is, one of SUITES."""
+        if self.split == base.TRAIN:
+            return INSTANCE
+        return FAMILY if self.family.held_out else RANGE
 
 
 def bundled_records(split: str, count: int, seed: int, words: Sequence[str] = THEME_WORDS) -> list[Bundled]:
@@ -63,11 +76,16 @@ def bundled_records(split: str, count: int, seed: int, words: Sequence[str] = TH
 
 
 def held_out_probe(instances: int) -> list[Bundled]:
-    """The one fixed probe, the same for every policy and run: `instances` programs of every family.
+    """The one fixed probe, the same for every policy and run, of programs that nothing is trained on.
 
-    A larger probe begins with the smaller one.
+    `instances` programs of every family at each of its difficulties: the warm start's, for families
+    that it has seen, and those kept out of it, for all.
     """
-    return bundled_records(base.HELD_OUT, instances * len(families.all_families()), _PROBE_SEED)
+    known = sum(not family.held_out for family in families.all_families())
+    return [
+        *bundled_records(base.HELD_OUT, instances * len(families.all_families()), _PROBE_SEED),
+        *bundled_records(base.TRAIN, instances * known, _PROBE_SEED),
+    ]
 
 
 def _draw(family: base.Family, rng: random.Random, split: str, words: Sequence[str]) -> Bundled:
@@ -80,4 +98,4 @@ def _draw(family: base.Family, rng: random.Random, split: str, words: Sequence[s
         skill=family.skill,
         hint=family.hint(params),
     )
-    return Bundled(record, family, params)
+    return Bundled(record, family, params, split)

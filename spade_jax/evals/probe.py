@@ -1,8 +1,9 @@
 """The held-out probe: win rates on bundled environments that nothing is ever trained on.
 
-Two suites: `range` holds known families at difficulties kept out of the warm start,
-`family` holds families kept out altogether. The instances are the same for every
-policy, so that two policies are compared on pairs.
+Three suites, from near to far: `instance` holds unseen programs of families and
+difficulties that the warm start has seen, `range` those families at difficulties kept out
+of it, `family` families kept out altogether. The instances are the same for every policy,
+so that two policies are compared on pairs.
 """
 
 from __future__ import annotations
@@ -48,14 +49,13 @@ def play_probe(
 def probe_metrics(probe: Sequence[Bundled], episodes: Sequence[structs.Episode]) -> dict[str, float]:
     """{tag: win rate} by suite and family, and over all, of the plays that counted; and the share that was void."""
     won = wins(episodes)
-    suite = np.array(["family" if bundled.family.held_out else "range" for bundled in probe])
+    suite = np.array([bundled.suite for bundled in probe])
     family = np.array([bundled.family.name for bundled in probe])
     metrics = {"eval/probe/all": mean_or_nan(won), "eval/probe/void": mean_or_nan(np.isnan(won))}
     for name in np.unique(suite):
         metrics[f"eval/probe/{name}"] = mean_or_nan(won[suite == name])
-    for name in np.unique(family):
-        where = family == name
-        metrics[f"eval/{suite[where][0]}/{name}"] = mean_or_nan(won[where])
+        for task in np.unique(family[suite == name]):
+            metrics[f"eval/{name}/{task}"] = mean_or_nan(won[(suite == name) & (family == task)])
     return metrics
 
 

@@ -23,7 +23,12 @@ _CHECK_COLOURS: dict[str, Colour] = {
     "varied": "c1",
 }
 _PHASE_COLOURS: tuple[Colour, ...] = ("c1", "c8", "c2", "c3", "c5", "c7", "c6")
-_PROBE = (("all", "all tasks", "c1"), ("range", "harder settings", "c2"), ("family", "unseen families", "c8"))
+_PROBE = (
+    ("all", "all tasks", "c1"),
+    ("instance", "unseen instances", "c3"),
+    ("range", "harder settings", "c2"),
+    ("family", "unseen families", "c8"),
+)
 # (tag, title, unit) of the learner's small charts.
 _LEARNER: tuple[tuple[str, str, Unit], ...] = (
     ("learner/loss", "loss", "number"),
@@ -322,7 +327,8 @@ def _skills(run: Run) -> str:
 def probe(curves: Curves) -> str:
     about = (
         "Win rate on bundled environments that nothing is ever trained on, the same instances at every evaluation: "
-        "known families at settings harder than the warm start’s, and families it has never seen."
+        "unseen instances of what the warm start has seen, its families at harder settings, and families it has "
+        "never seen."
     )
     lines = curves.lines(*((f"eval/probe/{name}", title, colour) for name, title, colour in _PROBE[::-1]))
     if not lines:
@@ -340,7 +346,7 @@ def probe(curves: Curves) -> str:
     ]
     body = page.grid([chart])
     if tasks:
-        body += '<p class="about spaced">Each task by itself: harder settings first, then unseen families.</p>'
+        body += '<p class="about spaced">Each task by itself: unseen instances, harder settings, unseen families.</p>'
         body += page.grid(tasks)
     return page.section("probe", "Held-out probe", about, body)
 

@@ -37,9 +37,19 @@ def test_splits_take_their_families_in_turn():
     known = [family.name for family in families.all_families() if not family.held_out]
     every = [family.name for family in families.all_families()]
     train = [b.family.name for b in bundled.bundled_records(base.TRAIN, 2 * len(known), seed=0)]
-    probe = [b.family.name for b in bundled.held_out_probe(2)]
-    assert train == known * 2 and probe == every * 2
+    probe = [(b.family.name, b.split) for b in bundled.held_out_probe(2)]
+    assert train == known * 2
+    assert probe == [(name, base.HELD_OUT) for name in every * 2] + [(name, base.TRAIN) for name in known * 2]
     assert len(known) < len(every)
+
+
+def test_suites_say_how_far_from_the_warm_start_a_program_is():
+    families_of = {suite: set() for suite in bundled.SUITES}
+    for drawn in bundled.held_out_probe(1):
+        families_of[drawn.suite].add(drawn.family.name)
+    held_out = {family.name for family in families.all_families() if family.held_out}
+    known = {family.name for family in families.all_families()} - held_out
+    assert families_of == {bundled.INSTANCE: known, bundled.RANGE: known, bundled.FAMILY: held_out}
 
 
 def test_the_train_families_cover_every_skill():
@@ -48,8 +58,8 @@ def test_the_train_families_cover_every_skill():
 
 
 def test_the_probe_shares_no_program_with_training():
-    train = {b.record.id for b in bundled.bundled_records(base.TRAIN, 100, seed=0)}
-    assert not train & {b.record.id for b in bundled.held_out_probe(5)}
+    train = {b.record.id for b in bundled.bundled_records(base.TRAIN, 1000, seed=0)}
+    assert not train & {b.record.id for b in bundled.held_out_probe(16)}
 
 
 def test_records_are_what_a_designer_writes():

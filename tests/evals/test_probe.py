@@ -10,17 +10,18 @@ from spade_jax.evals import probe as probe_lib
 
 def test_metrics_by_suite_and_family():
     probe = held_out_probe(2)
-    held_out = [bundled.family.held_out for bundled in probe]
+    won = [b.suite == "family" or (b.suite, b.family.name) == ("instance", "number_search") for b in probe]
     episodes = [
-        structs.Episode("", "agent", "plain", 0, 0, (), 0.0, structs.SUCCESS if out else structs.FAILURE)
-        for out in held_out
+        structs.Episode("", "agent", "plain", 0, 0, (), 0.0, structs.SUCCESS if w else structs.FAILURE) for w in won
     ]
     log = probe_lib.probe_metrics(probe, episodes)
-    assert log["eval/probe/all"] == pytest.approx(np.mean(held_out))
+    assert log["eval/probe/all"] == pytest.approx(np.mean(won))
     assert log["eval/probe/family"] == 1.0
     assert log["eval/probe/range"] == 0.0
+    assert log["eval/probe/instance"] == pytest.approx(1 / 13)
     assert log["eval/family/letter_search"] == 1.0
     assert log["eval/range/number_search"] == 0.0
+    assert log["eval/instance/number_search"] == 1.0
 
 
 def test_void_plays_count_for_nothing():
