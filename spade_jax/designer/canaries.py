@@ -30,7 +30,7 @@ class Canary:
     failures: tuple[str | None, ...]
 
 
-_SOURCE = '''\
+_SOURCE = """\
 import random
 
 
@@ -58,7 +58,7 @@ class {name}:
 
     def solution(self):
         return [str(self.goal)]
-'''
+"""
 
 _RANGE = "The {word} lies in a drawer from {{self.low}} to {{self.low + {last}}}, ends left out."
 _FOUND = "command == str(self.goal)"
