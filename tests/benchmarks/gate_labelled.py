@@ -14,6 +14,7 @@ import collections
 import pathlib
 import random
 import re
+import resource
 import statistics
 import sys
 import time
@@ -70,7 +71,8 @@ def _spoil_observation(source: str, rng: random.Random) -> str:
     shown = rng.choice(('" ".join(solved)', '" ".join(solved).upper()', '" ".join(solved)[::-1]'))
     source = source.replace("def reset(self, seed=None):", "def begin(self, seed=None):", 1)
     leak = (
-        "    def reset(self, seed=None):\n        text, info = self.begin(seed)\n        solved = list(self.solution())\n"
+        "    def reset(self, seed=None):\n        text, info = self.begin(seed)\n"
+        "        solved = list(self.solution())\n"
         f'        return text + " Remember: " + {shown}, info\n\n'
     )
     return source.replace("    def step(self, action):", leak + "    def step(self, action):", 1)
@@ -172,11 +174,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="names the draw")
     args = parser.parse_args()
     with Pool(Limits(call_seconds=1.0), max_live=96) as pool:
-        measure(pool, args)
+        judged = measure(pool, args)
+    # The sandbox's processes are counted once they have ended. Wall time depends on what else runs.
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    trainer, sandbox = ((usage.ru_utime + usage.ru_stime) / judged * 1e3 for usage in used)
+    print(f"processor time a program: trainer {trainer:.0f} ms, sandbox {sandbox:.0f} ms")
 
 
-def measure(pool: Pool, args: argparse.Namespace) -> None:
-    """Prints the figures."""
+def measure(pool: Pool, args: argparse.Namespace) -> int:
+    """Prints the figures; returns how many programs were judged."""
     programs = labelled(args.sound, args.unsound, args.seed)
     began = time.perf_counter()
     reports = judge(pool, programs)
@@ -195,11 +201,12 @@ def measure(pool: Pool, args: argparse.Namespace) -> None:
     print(f"verdicts of another class than was due: {other}")
     print(f"{len(programs)} programs, 32 at a time: {elapsed / len(programs) * 1e3:.0f} ms of wall time each")
     alone = []
-    for program in [program for program in programs if not program.refused][:: args.sound // 20 or 1]:
+    for program in [program for program in programs if not program.refused][:: args.sound // 10 or 1]:
         began = time.perf_counter()
         judge(pool, [program])
         alone.append(time.perf_counter() - began)
     print(f"sound programs, one at a time: median {statistics.median(alone) * 1e3:.0f} ms of wall time")
+    return len(programs) + len(alone)
 
 
 if __name__ == "__main__":

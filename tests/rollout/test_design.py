@@ -1,5 +1,6 @@
 """The designer's half with a scripted policy in place of the sampler, and the real gate and sandbox."""
 
+import dataclasses
 import random
 
 import numpy as np
@@ -114,6 +115,61 @@ def test_records_carry_their_provenance(designs):
     assert (record.document_id, record.policy_step, record.skill) == ("document 0.0", 5, "optimization")
     assert record.class_name == "WordaSearch"
     assert designs[1].record.report.failure == "no_code"
+
+
+CODES = """\
+import random
+
+
+class Door:
+    def __init__(self, max_turns=4, **kwargs):
+        self.max_turns = max_turns
+
+    def reset(self, seed=None):
+        rng = random.Random(seed)
+        self.turn = 0
+        self.code = rng.choice(["4417", "8052", "6391"])
+        return f"Door of room {rng.randint(1, 500)}. Say its code.", {}
+
+    def step(self, action):
+        self.turn += 1
+        won = action == "\\\\boxed{" + self.code + "}"
+        return "Yes." if won else "No.", float(won), won or self.turn >= self.max_turns, False, {}
+
+    def solution(self):
+        return [self.code]
+"""
+TELLING = "It is 4417, 8052 or 6391."
+
+
+@pytest.mark.parametrize(
+    ("hints", "failure"),
+    [
+        (("Four digits.",), None),
+        ((TELLING, "Four digits."), None),  # written again once
+        ((TELLING, TELLING), "leak"),
+    ],
+)
+@pytest.mark.parametrize("style", ["tiny", "full"])
+def test_a_leaking_hint_is_written_again_once(template, pool, hints, failure, style):
+    said = iter(hints)
+    engine = ScriptedEngine(template.tokenizer, lambda name: prompts.fenced(CODES) if "design" in name else next(said))
+    settings = dataclasses.replace(SETTINGS, attempts=1, style=style)
+    (design,) = design_lib.write_environments(engine, pool, template, [0], assignment, settings, step=5)
+    assert next(said, None) is None
+    assert (design.record.report.failure, design.record.hint) == (failure, hints[-1])
+    assert design.episode.status == (structs.FAILURE if failure else structs.SUCCESS)
+    if len(hints) > 1:
+        again = engine.prompts["5/hint again/0/0"]
+        assert ("earlier hint was refused" in again) == (style == "full")
+        assert (again == engine.prompts["5/hint/0/0"]) == (style == "tiny")
+
+
+def test_a_copy_of_what_is_known_is_a_duplicate(template, pool):
+    known = [gate.signature(prompts.fenced(CODES).removeprefix("```python\n").removesuffix("```"))]
+    engine = ScriptedEngine(template.tokenizer, lambda name: prompts.fenced(CODES) if "design" in name else "Digits.")
+    designs = design_lib.write_environments(engine, pool, template, [0, 1], assignment, SETTINGS, step=5, known=known)
+    assert {design.record.report.failure for design in designs} == {"duplicate"}
 
 
 def regeneration(template, pool, tmp_path, settings, store=None):
