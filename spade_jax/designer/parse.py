@@ -37,7 +37,7 @@ _BANNED_NAMES = _names(
 # Attributes that lead out of the program: modules that allowed modules import, frames and code objects.
 _BANNED_ATTRIBUTES = _names(
     """
-    _os _sys _inspect builtins codecs ctypes importlib inspect os subprocess sys sysconfig
+    _os _sys _inspect _thread bltns builtins codecs ctypes importlib inspect os subprocess sys sysconfig
     ag_frame cr_frame f_back f_builtins f_globals f_locals gi_frame gi_code func_globals mro tb_frame tb_next
     """
 )
