@@ -1,6 +1,6 @@
 """The outcome is drawn anew in each play."""
 
-# refused: nondeterministic
+# refused: nondeterministic, unsolvable, trivial
 
 import random
 
