@@ -37,7 +37,7 @@ _BANNED_NAMES = _names(
 # Attributes that lead out of the program: modules that allowed modules import, frames and code objects.
 _BANNED_ATTRIBUTES = _names(
     """
-    _os _sys _inspect builtins codecs ctypes importlib inspect os subprocess sys sysconfig
+    _os _sys _inspect _thread bltns builtins codecs ctypes importlib inspect os subprocess sys sysconfig
     ag_frame cr_frame f_back f_builtins f_globals f_locals gi_frame gi_code func_globals mro tb_frame tb_next
     """
 )
@@ -69,11 +69,13 @@ class Program:
       source: Python source text, untrusted.
       class_name: the environment class: the first with `reset` and `step`.
       has_solution: whether that class defines `solution`.
+      has_secrets: whether it defines `secrets`.
     """
 
     source: str
     class_name: str
     has_solution: bool
+    has_secrets: bool
 
     @property
     def id(self) -> str:
@@ -111,7 +113,7 @@ def parse_program(source: str) -> Program:
         raise ProgramError(
             "unparsable", f"class name {node.name[:20]!a}... is not {MAX_CLASS_NAME_CHARS} ASCII letters"
         )
-    return Program(source, node.name, "solution" in methods)
+    return Program(source, node.name, "solution" in methods, "secrets" in methods)
 
 
 def _offence(node: ast.AST) -> str | None:

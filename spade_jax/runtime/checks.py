@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.presets import GATE_CHECKS, get_key
 
+NOVEL_TIERS = ("source", "tree", "shingles", "behaviour")
 # What the designer's prompts and the bundled families know.
 SKILLS = (
     "mathematical reasoning",
@@ -82,7 +83,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "gate.determinism_seeds": (1, 1000),
     "gate.trivial_score": (0, 1),
     "gate.distinct_observations": (1, math.inf),
-    "sandbox.max_live": (1, math.inf),
+    "gate.sealed_seeds": (2, 1000),
+    "gate.parrot_score": (0, 1),
+    "gate.novel_jaccard": (0.01, 1),
+    "sandbox.max_live": (3, math.inf),  # one gate holds three children
     "sandbox.memory_mb_total": (64, math.inf),
     "sandbox.limits.memory_mb": (32, math.inf),
     "sandbox.limits.cpu_seconds": (1, math.inf),
@@ -253,6 +257,9 @@ def _check_gate(config: ConfigDict) -> None:
     if checks[:2] != GATE_CHECKS[:2]:
         raise UsageError(f"gate.checks={checks} must begin with 'parse' and 'contract', which the others rely on")
     _at_most(config, "gate.distinct_observations", config.gate.seeds, "gate.seeds")
+    unknown = [tier for tier in config.gate.novel_tiers if tier not in NOVEL_TIERS]
+    if unknown:
+        raise UsageError(f"gate.novel_tiers has {unknown[0]!r}, which is no tier; use some of {', '.join(NOVEL_TIERS)}")
 
 
 def _check_sandbox(config: ConfigDict) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spade_jax.envs.families import number_search
+from spade_jax.sandbox import Pool
 
 WORDS = ["loop", "lantern", "river", "stone", "harbor", "garden", "bridge", "tower"]
 
@@ -32,6 +33,7 @@ class FakePool:
     """
 
     def __init__(self):
+        self.max_live = 96
         self.live: dict[int, dict] = {}
         self.broken = False
         self._replies = collections.deque()
@@ -90,3 +92,10 @@ def sound_source():
     """A program that keeps the whole contract."""
     family = number_search.FAMILY
     return family.source(family.parameters(random.Random(0), "train"), WORDS)
+
+
+@pytest.fixture(scope="session")
+def real_pool():
+    """The sandbox, for programs that a process of their own makes a difference to."""
+    with Pool(max_live=12) as pool:
+        yield pool

@@ -1,5 +1,6 @@
 """The designer's half with a scripted policy in place of the sampler, and the real gate and sandbox."""
 
+import dataclasses
 import random
 
 import numpy as np
@@ -68,7 +69,7 @@ SETTINGS = design_lib.DesignSettings(
     hint_max_new_tokens=40,
     attempts=3,
     style="tiny",
-    gate=gate.GateConfig(max_turns=8),
+    gate=gate.GateConfig(gate.CHECKS, max_turns=8, novel_tiers=("source", "tree")),
 )
 
 
@@ -116,6 +117,61 @@ def test_records_carry_their_provenance(designs):
     assert designs[1].record.report.failure == "no_code"
 
 
+CODES = """\
+import random
+
+
+class Door:
+    def __init__(self, max_turns=4, **kwargs):
+        self.max_turns = max_turns
+
+    def reset(self, seed=None):
+        rng = random.Random(seed)
+        self.turn = 0
+        self.code = rng.choice(["4417", "8052", "6391"])
+        return f"Door of room {rng.randint(1, 500)}. Say its code.", {}
+
+    def step(self, action):
+        self.turn += 1
+        won = action == "\\\\boxed{" + self.code + "}"
+        return "Yes." if won else "No.", float(won), won or self.turn >= self.max_turns, False, {}
+
+    def solution(self):
+        return [self.code]
+"""
+TELLING = "It is 4417, 8052 or 6391."
+
+
+@pytest.mark.parametrize(
+    ("hints", "failure"),
+    [
+        (("Four digits.",), None),
+        ((TELLING, "Four digits."), None),  # written again once
+        ((TELLING, TELLING), "leak"),
+    ],
+)
+@pytest.mark.parametrize("style", ["tiny", "full"])
+def test_a_leaking_hint_is_written_again_once(template, pool, hints, failure, style):
+    said = iter(hints)
+    engine = ScriptedEngine(template.tokenizer, lambda name: prompts.fenced(CODES) if "design" in name else next(said))
+    settings = dataclasses.replace(SETTINGS, attempts=1, style=style)
+    (design,) = design_lib.write_environments(engine, pool, template, [0], assignment, settings, step=5)
+    assert next(said, None) is None
+    assert (design.record.report.failure, design.record.hint) == (failure, hints[-1])
+    assert design.episode.status == (structs.FAILURE if failure else structs.SUCCESS)
+    if len(hints) > 1:
+        again = engine.prompts["5/hint again/0/0"]
+        assert ("earlier hint was refused" in again) == (style == "full")
+        assert (again == engine.prompts["5/hint/0/0"]) == (style == "tiny")
+
+
+def test_a_copy_of_what_is_known_is_a_duplicate(template, pool):
+    known = [gate.signature(prompts.fenced(CODES).removeprefix("```python\n").removesuffix("```"))]
+    engine = ScriptedEngine(template.tokenizer, lambda name: prompts.fenced(CODES) if "design" in name else "Digits.")
+    designs = design_lib.write_environments(engine, pool, template, [0, 1], assignment, SETTINGS, step=5, known=known)
+    assert {design.record.report.failure for design in designs} == {"duplicate"}
+
+
 def regeneration(template, pool, tmp_path, settings, store=None):
     documents = corpus.Corpus({"x": [corpus.Document(str(i), f"text {i}", "x") for i in range(50)]}, {"x": 1.0}, 0)
     engine = ScriptedEngine(template.tokenizer, lambda name: program(hash_free(name)) if "design" in name else "h")
@@ -158,7 +214,7 @@ def test_frontier_environments_replace_new_ones_evenly_over_skills(template, poo
     def store(opened):
         for i in range(3):
             record = structs.EnvironmentRecord(
-                id=f"old{i}", source=f"source {i}", class_name=f"Old{i}", skill="optimization", report=report
+                id=f"old{i}", source=f"source = {i}", class_name=f"Old{i}", skill="optimization", report=report
             )
             opened.add(0, [record])
             opened.record_statistics(0, {f"old{i}": {"win_rate": 0.5, "regret": 0.2, "regret_se": 0.1}})

@@ -7,6 +7,7 @@ import pytest
 
 from configs import base, spade_tiny
 from spade_jax.designer import gate, prompts
+from spade_jax.designer.gate import novel
 from spade_jax.learner import advantage, objective
 from spade_jax.runtime import checks
 from spade_jax.runtime.checks import check_config, check_mesh
@@ -22,6 +23,7 @@ def test_names_are_those_of_the_rooms():
     assert prompts.SKILLS == checks.SKILLS
     assert checks._CHOICES["sandbox.isolation"] == tuple(layers.ISOLATION)
     assert base.get_config().sandbox.required == layers.REQUIRED
+    assert novel.TIERS == checks.NOVEL_TIERS
     assert checks._CHOICES["learner.estimator.agent"] == advantage.ESTIMATORS
     assert {*checks._CHOICES["learner.estimator.designer"], "ema"} == set(advantage.ESTIMATORS)
     assert checks._CHOICES["learner.aggregation"] == objective.AGGREGATIONS
@@ -51,7 +53,8 @@ def test_base_passes():
         ({"learner.micro_batch_tokens": 1000}, r"micro_batch_tokens=1000 .*use at least 1024"),
         ({"learner.estimator.agent": "gae"}, r"learner.estimator.agent='gae' is not known; use ema, .* leave_one_out"),
         ({"learner.optimizer.learning_rate": float("nan")}, r"learning_rate=nan is out of range"),
-        ({"gate.checks": ("parse", "contract", "novel")}, r"'novel', which is not a check"),
+        ({"gate.checks": ("parse", "contract", "novelty")}, r"'novelty', which is not a check"),
+        ({"gate.novel_tiers": ("source", "sauce")}, r"novel_tiers has .sauce., which is no tier; use some of source"),
         ({"gate.checks": ("parse", "contract", "solvable", "determinism")}, r"out of order"),
         ({"gate.checks": ("determinism",)}, r"must begin with 'parse' and 'contract'"),
         ({"gate.distinct_observations": 9}, r"gate.distinct_observations=9 is above gate.seeds; use at most 8"),

@@ -1,0 +1,27 @@
+"""The checks in the order in which they run, cheap to dear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spade_jax.designer.gate.contract import check_contract, check_determinism
+from spade_jax.designer.gate.novel import check_novel
+from spade_jax.designer.gate.responsive import check_responsive
+from spade_jax.designer.gate.sealed import check_sealed
+from spade_jax.designer.gate.session import Outcome, Session
+from spade_jax.designer.gate.solvable import check_nontrivial, check_solvable, check_varied
+
+PARSE = "parse"  # static, and always the first
+
+# Name -> check. A check raises `Rejected`, or returns (True, or None where it cannot decide; evidence).
+EXECUTED: dict[str, Callable[[Session], Outcome]] = {
+    "contract": check_contract,
+    "determinism": check_determinism,
+    "solvable": check_solvable,
+    "nontrivial": check_nontrivial,
+    "responsive": check_responsive,
+    "varied": check_varied,
+    "sealed": check_sealed,
+    "novel": check_novel,
+}
+CHECKS = (PARSE, *EXECUTED)
