@@ -32,6 +32,7 @@ class FakePool:
     """
 
     def __init__(self):
+        self.max_live = 96
         self.live: dict[int, dict] = {}
         self.broken = False
         self._replies = collections.deque()

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from spade_jax.designer import gate, parse, reward
+from spade_jax.designer.gate import session
 from spade_jax.sandbox.pool import Pool
 
 SKELETON = """\
@@ -134,12 +137,12 @@ def test_verdicts(pool, source, failure, check, evidence):
 
 
 def test_one_lucky_guess_does_not_condemn_a_program(pool):
-    # "done" wins on about one seed in thirteen: at most .1 over many seeds, not over every eight.
-    program = variant("won =", 'won = "done" in action and self.code % 13 == 0 or')
+    # "done" wins on about one seed in twenty: at most .1 over many seeds, not over every eight.
+    program = variant("won =", 'won = "done" in action and self.code % 20 == 0 or')
     variants = [f"{program}\n# {i}\n" for i in range(24)]
-    few = gate.run_gates(pool, variants, gate.GateConfig(trivial_seeds=8))
+    few = gate.run_gates(pool, variants, dataclasses.replace(gate.DEFAULT_CONFIG, trivial_seeds=8))
     many = gate.run_gates(pool, variants)
-    assert sum(r.failure == "trivial" for r in few) >= 6
+    assert sum(r.failure == "trivial" for r in few) >= 4
     assert sum(r.failure == "trivial" for r in many) <= sum(r.failure == "trivial" for r in few) // 2
 
 
@@ -180,10 +183,10 @@ def test_listed_actions():
 
 
 def test_gate_seeds_differ_by_program_and_index():
-    one = gate._Session(parse.parse_program(SKELETON), gate.GateConfig())
-    other = gate._Session(parse.parse_program(SKELETON + "\n"), gate.GateConfig())
+    one = session.Session(parse.parse_program(SKELETON), gate.DEFAULT_CONFIG)
+    other = session.Session(parse.parse_program(SKELETON + "\n"), gate.DEFAULT_CONFIG)
     assert len({one.seed(0), one.seed(1), other.seed(0)}) == 3
-    assert 0 <= one.seed(0) < 2**31
+    assert 0 <= one.seed(0) < 2**63
 
 
 def test_the_real_sandbox_gives_the_same_verdicts(sound_source):

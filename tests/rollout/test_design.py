@@ -68,7 +68,7 @@ SETTINGS = design_lib.DesignSettings(
     hint_max_new_tokens=40,
     attempts=3,
     style="tiny",
-    gate=gate.GateConfig(max_turns=8),
+    gate=gate.GateConfig(gate.CHECKS, max_turns=8),
 )
 
 
