@@ -18,12 +18,22 @@ from spade_jax.designer import parse
 from spade_jax.designer.gate.actions import GARBAGE, listed_actions
 from spade_jax.designer.gate.config import GateConfig
 from spade_jax.designer.gate.driver import PoolLike, drive
-from spade_jax.designer.gate.registry import CHECKS, EXECUTED, PARSE
+from spade_jax.designer.gate.registry import CHECKS, PARSE, REQUIRES, checks_of, executed
 from spade_jax.designer.gate.session import GateCall, Rejected, ReplyLike, Session, one_line
 from spade_jax.designer.reward import INFRASTRUCTURE
 from spade_jax.structs import CheckVerdict, GateReport
 
-__all__ = ["CHECKS", "DEFAULT_CONFIG", "GARBAGE", "GateCall", "GateConfig", "check", "listed_actions", "run_gates"]
+__all__ = [
+    "CHECKS",
+    "DEFAULT_CONFIG",
+    "GARBAGE",
+    "GateCall",
+    "GateConfig",
+    "check",
+    "checks_of",
+    "listed_actions",
+    "run_gates",
+]
 
 DEFAULT_CONFIG = GateConfig(checks=CHECKS)
 
@@ -35,12 +45,12 @@ def check(source: str | None, config: GateConfig = DEFAULT_CONFIG) -> Gate:
     try:
         if source is None:
             raise parse.ProgramError("no_code", "the response holds no fenced program")
-        program = parse.parse_program(source)
+        program = parse.parse_program(source, config.kind)
     except parse.ProgramError as error:
         return GateReport((CheckVerdict(PARSE, False, one_line(error)),), error.failure, False)
     verdicts = [CheckVerdict(PARSE, True, f"class {program.class_name}")]
-    for name, run in EXECUTED.items():
-        if name not in config.checks:
+    for name, run in executed(config.kind).items():
+        if name not in config.checks and REQUIRES.get(name) not in config.checks:
             continue
         session = Session(program, config)
         try:
@@ -55,4 +65,4 @@ def check(source: str | None, config: GateConfig = DEFAULT_CONFIG) -> Gate:
 
 def run_gates(pool: PoolLike, sources: Sequence[str | None], config: GateConfig = DEFAULT_CONFIG) -> list[GateReport]:
     """Runs one gate per source and returns their reports in order; the pool must be otherwise idle."""
-    return drive(pool, [check(source, config) for source in sources], sources)
+    return drive(pool, [check(source, config) for source in sources], sources, config.kind)

@@ -18,6 +18,7 @@ class GateConfig:
       trivial_seeds: seeds after which a scoring mindless policy is judged.
       trivial_score: a mindless policy must not average above this.
       distinct_observations: least number of distinct first observations.
+      kind: of the programs, "game" or "tool".
     """
 
     checks: tuple[str, ...]
@@ -28,3 +29,4 @@ class GateConfig:
     trivial_seeds: int = 24
     trivial_score: float = 0.1
     distinct_observations: int = 4
+    kind: str = "game"

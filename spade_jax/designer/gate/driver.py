@@ -27,7 +27,10 @@ class PoolLike(Protocol):
 
 
 def drive(
-    pool: PoolLike, gates: Sequence[Generator[GateCall, ReplyLike, Any]], sources: Sequence[str | None]
+    pool: PoolLike,
+    gates: Sequence[Generator[GateCall, ReplyLike, Any]],
+    sources: Sequence[str | None],
+    kind: str = "game",
 ) -> list[Any]:
     """Runs one gate per source, as many at once as the pool has room for; returns what each returned, in order.
 
@@ -53,7 +56,7 @@ def drive(
             if call.fresh and key in children:
                 pool.close(children.pop(key))
             if key not in children:
-                program = parse.parse_program(sources[gate])
+                program = parse.parse_program(sources[gate], kind)
                 children[key] = pool.open(program.source, program.class_name, hash_seed=call.hash_seed)
             waiting[pool.request(children[key], call.method, *call.args)] = gate
             return

@@ -12,12 +12,14 @@ from spade_jax.designer import parse
 from spade_jax.designer.gate.config import GateConfig
 from spade_jax.designer.reward import INFRASTRUCTURE
 from spade_jax.envs.contract import MAX_OBSERVATION_CHARS
+from spade_jax.tokens import parsing
 
 EVIDENCE_CHARS = 300
 # Children of one gate. Everything runs in MAIN, so that state that a program keeps across
 # episodes has its chance to show; the other two are for comparison, OTHER with another hash seed.
 MAIN, TWIN, OTHER = range(3)
 CHILDREN = 3
+_BOX = "\\boxed{"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,17 +123,23 @@ class Session:
 
     def reset(self, child: int, index: int) -> Ask:
         """A fresh instance at its first observation (str)."""
-        seed = self.seed(index)
+        observation, _ = yield from self.start(child, self.seed(index))
+        return observation
+
+    def start(self, child: int, seed: int) -> Ask:
+        """A fresh instance: (first observation, info)."""
         yield from self._ask(child, "construct", context="construct")
-        observation, _ = yield from self._ask(child, "reset", seed, context=f"reset(seed={seed})")
+        observation, info = yield from self._ask(child, "reset", seed, context=f"reset(seed={seed})")
         require_observation(observation, "reset")
         if not observation.strip():
             raise Rejected("contract", "reset: the first observation is empty")
-        return observation
+        return observation, info
 
     def step(self, child: int, action: str) -> Ask:
         """One `Step`."""
         shown = action if len(action) <= 60 else f"{action[:40]}... ({len(action)} characters)"
+        if self.config.kind == "tool":
+            action = tagged(action)
         value = yield from self._ask(child, "step", action, context=f"step({shown!a})")
         step = Step(*value)
         require_observation(step.observation, f"step({shown!a})")
@@ -155,7 +163,13 @@ class Session:
 
 
 def box(command: str) -> str:
-    return f"\\boxed{{{command}}}"
+    return f"{_BOX}{command}}}"
+
+
+def tagged(action: str) -> str:
+    """A boxed command as tool-use programs get it; the checks speak of both kinds alike."""
+    boxed = action.startswith(_BOX) and action.endswith("}")
+    return parsing.action_for(action[len(_BOX) : -1], "tool") if boxed else action
 
 
 def require_observation(observation: str, where: str) -> None:

@@ -28,10 +28,11 @@ _BODY = """
         self.codes.pop(0)
         self.paid[name] = count
 """
+_READ = ("self.debts[b]", '["read", b], ')
 _VARIANTS = {
     "execute": ("Pay {a} {n}.", "rng.randint(2, 99)", ""),
-    "read-then-write": ("Pay {a} as much as {b} owes.", "self.debts[b]", '["read", b], '),
-    "missing value": ("Pay {a} back.", "self.debts[a]", '["read", a], '),
+    "read-then-write": ("Pay {a} as much as {b} owes.", *_READ),
+    "missing value": ("Pay {a} the debt of {b}.", *_READ),
     "irrelevant request": ("Pay {a} {n}.", "rng.randint(2, 99)", ""),
 }
 
@@ -50,14 +51,13 @@ class Bank(base.ToolFamily):
         return base.header(words, "Bank", turns) + _BODY.format(names=base.items(words), **values)
 
     def hint(self, params):
-        read = {"read-then-write": "Read the debt. ", "missing value": "Read what you owe. "}
-        return f"{read.get(params['variant'], '')}A code serves once: call {params['key']} again before each payment."
+        read = "Read the debt. " if _VARIANTS[params["variant"]][2] else ""
+        return f"{read}A code serves once: call {params['key']} again before each payment."
 
     def plan(self, params, message, slip, rng):
         words = re.findall(r"\w+", message)
         if params["variant"] in ("read-then-write", "missing value"):
-            other = words[5] if "much" in words else words[1]
-            count = int((yield "How much is it?", "read", {"name": other}))
+            count = int((yield "How much is it?", "read", {"name": words[5]}))
         else:
             count = int(words[2])
         if slip == base.GUESSES:

@@ -81,8 +81,8 @@ class ToolPlayer(base.Player):
 
 
 def items(words: Sequence[str]) -> str:
-    """Five names out of the theme words, as a list in the program."""
-    return json.dumps(list(words[2:7]))
+    """Six names out of the theme words, as a list in the program."""
+    return json.dumps(list(words[2:8]))
 
 
 def header(words: Sequence[str], noun: str, turns: int) -> str:

@@ -8,7 +8,7 @@ from spade_jax.envs.families.tools import base
 
 _BODY = """
     def setup(self, rng):
-        days = rng.sample(["Mon", "Tue", "Wed", "Thu", "Fri"], {items})
+        days = rng.sample(["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"], {items})
         self.hours = dict(zip(days, rng.sample(range({low}, {low} + 9), {items})))
         self.book = {{}}
         self.open = []
@@ -27,10 +27,11 @@ _BODY = """
             return "full"
         self.book[day] = hour
 """
+_READ = ("self.hours[b]", '["read", b], ')
 _VARIANTS = {
     "execute": ("Put {word} on {{a}} at {{n}}.", "rng.randint({low}, {low} + 9)", ""),
-    "read-then-write": ("Put {word} on {{a}} at the hour of {{b}}.", "self.hours[b]", '["read", b], '),
-    "missing value": ("Put {word} on {{a}} at its hour.", "self.hours[a]", '["read", a], '),
+    "read-then-write": ("Put {word} on {{a}} at the hour of {{b}}.", *_READ),
+    "missing value": ("Put {word} on {{a}}, same time as {{b}}.", *_READ),
     "irrelevant request": ("Put {word} on {{a}} at {{n}}.", "rng.randint({low}, {low} + 9)", ""),
 }
 
@@ -52,16 +53,13 @@ class Calendar(base.ToolFamily):
         return base.header(words, "Week", params["messages"] * (4 if read else 3) + 2) + _BODY.format(**values)
 
     def hint(self, params):
-        read = {"read-then-write": "Read the hour of the other day. ", "missing value": "Read the hour of the day. "}
-        return (
-            f"{read.get(params['variant'], '')}Days are full: {params['free']} the day before you put anything on it."
-        )
+        read = "Read the hour of the other day. " if _VARIANTS[params["variant"]][2] else ""
+        return f"{read}Days are full: {params['free']} the day before you put anything on it."
 
     def plan(self, params, message, slip, rng):
         day, *rest = re.findall(r"\w+", message.split(" on ")[1])
         if params["variant"] in ("read-then-write", "missing value"):
-            other = rest[4] if "the" in rest else day
-            hour = int((yield "Which hour?", "read", {"day": other}))
+            hour = int((yield "Which hour?", "read", {"day": rest[-1]}))
         else:
             hour = int(rest[1])
         if slip == base.GUESSES:

@@ -27,10 +27,11 @@ _BODY = """
             return "out"
         self.lent[book] = days
 """
+_READ = ("self.out[b]", '["days", b], ')
 _VARIANTS = {
     "execute": ("Lend {a} for {n} days.", "rng.randint(2, 60)", ""),
-    "read-then-write": ("Lend {a} as long as {b}.", "self.out[b]", '["days", b], '),
-    "missing value": ("Lend {a} again for its days.", "self.out[a]", '["days", a], '),
+    "read-then-write": ("Lend {a} as long as {b}.", *_READ),
+    "missing value": ("Lend {a} as usual, see {b}.", *_READ),
     "irrelevant request": ("Lend {a} for {n} days.", "rng.randint(2, 60)", ""),
 }
 
@@ -56,8 +57,7 @@ class Library(base.ToolFamily):
     def plan(self, params, message, slip, rng):
         words = re.findall(r"\w+", message)
         if params["variant"] in ("read-then-write", "missing value"):
-            other = words[5] if "long" in words else words[1]
-            days = int((yield "How many days?", "days", {"book": other}))
+            days = int((yield "How many days?", "days", {"book": words[5]}))
         else:
             days = int(words[3])
         if slip == base.GUESSES:
