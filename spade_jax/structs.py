@@ -56,11 +56,13 @@ class GateReport:
       failure: None for a sound program, else its failure class, a key of
         `designer.reward.FAILURE_REWARD` or "infrastructure" (masked).
       solvable: whether the reference solution was seen to win.
+      behaviour: hex SHA-256 of what the program did on fixed seeds, "" where it was not observed.
     """
 
     verdicts: tuple[CheckVerdict, ...]
     failure: str | None
     solvable: bool
+    behaviour: str = ""
 
     @property
     def valid(self) -> bool:

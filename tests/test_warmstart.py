@@ -67,7 +67,7 @@ def test_responses_weigh_one_and_prompts_as_configured(template):
 
 def test_the_gate_passes_what_the_designer_learns_from():
     checked = gate.check(parsing.fenced_program(generator(program=1).sample(3)[0][1]))
-    assert next(checked).method == "construct"  # it got past the static checks
+    assert next(checked).calls[0] == ("construct", ())  # it got past the static checks
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from spade_jax.designer.gate import novel
 from spade_jax.structs import CheckVerdict, EnvironmentRecord, GateReport, to_jsonable
 
 # Marks a SQLite file as ours ("SPAD"); the user version is the layout's.
@@ -188,6 +189,10 @@ class Memory:
     def members(self) -> list[EnvironmentRecord]:
         """The remembered programs, oldest first, each with its latest statistics."""
         return [member.record for member in self._current()]
+
+    def signatures(self) -> list[novel.Signature]:
+        """What new programs are compared with, one per remembered program; only behaviours had to be stored."""
+        return [novel.signature(record.source, record.report.behaviour) for record in self.members()]
 
     def programs(self) -> list[tuple[int, EnvironmentRecord]]:
         """(step, record) of every program ever stored, rejected ones too, in order of writing."""
@@ -448,7 +453,8 @@ def _record(row: Sequence[Any], statistics: Mapping[str, Mapping[str, tuple[floa
 
 
 def _report(data: dict[str, Any]) -> GateReport:
-    return GateReport(tuple(CheckVerdict(**verdict) for verdict in data["verdicts"]), data["failure"], data["solvable"])
+    verdicts = tuple(CheckVerdict(**verdict) for verdict in data["verdicts"])
+    return GateReport(verdicts, data["failure"], data["solvable"], data["behaviour"])
 
 
 def _one_per_document_and_class(members: Sequence[_Member]) -> list[_Member]:

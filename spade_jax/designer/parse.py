@@ -79,11 +79,13 @@ class Program:
       class_name: the environment class: the first with `reset` and `step`, or the first
         subclass of `ToolEnvironment` with `setup`.
       has_solution: whether that class has a `solution`; a tool-use program always has.
+      has_secrets: whether it defines `secrets`.
     """
 
     source: str
     class_name: str
     has_solution: bool
+    has_secrets: bool
 
     @property
     def id(self) -> str:
@@ -129,7 +131,7 @@ def parse_program(source: str, kind: str = "game") -> Program:
         raise ProgramError(
             "unparsable", f"class name {node.name[:20]!a}... is not {MAX_CLASS_NAME_CHARS} ASCII letters"
         )
-    return Program(source, node.name, kind == "tool" or "solution" in methods)
+    return Program(source, node.name, kind == "tool" or "solution" in methods, "secrets" in methods)
 
 
 def _is_tool_program(node: ast.ClassDef, methods: set[str]) -> bool:

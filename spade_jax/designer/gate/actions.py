@@ -24,9 +24,12 @@ GARBAGE = (
     "\\boxed{None}",
     "\\boxed{\U0001f600 \n\t\\}",
     "I am not sure what to do.",
+    "\\boxed{\u0130\u2167\u00df}",
+    "\\boxed{\x00\u202e\ufeff}",
     "\\boxed{" + "9" * 5000 + "}",
     "\\boxed{" + "go " * 2000 + "}",
 )
+PLAIN_GARBAGE = ("", "\u00b2", "-1", "nan", "a:b=c", "None")  # commands, where those above are whole responses
 
 
 def listed_actions(observation: str) -> list[str]:

@@ -28,9 +28,9 @@ class PoolLike(Protocol):
 
 def drive(
     pool: PoolLike,
-    gates: Sequence[Generator[GateCall, ReplyLike, Any]],
+    gates: Sequence[Generator[GateCall, list[ReplyLike], Any]],
     sources: Sequence[str | None],
-    kind: str = "game",
+    kind: str,
 ) -> list[Any]:
     """Runs one gate per source, as many at once as the pool has room for; returns what each returned, in order.
 
@@ -40,17 +40,19 @@ def drive(
     unstarted = iter(range(len(gates)))
     children: dict[tuple[int, int], int] = {}  # (gate, child) -> env id
     waiting: dict[int, int] = {}  # ticket -> gate
+    tickets: dict[int, list[int]] = {}  # gate -> its tickets, in the order of its calls
+    arrived: dict[int, ReplyLike] = {}
 
-    def advance(gate: int | None, reply: ReplyLike | None) -> None:
-        """Sends a reply to a gate; where that ends it, starts the next ones until one has to wait."""
+    def advance(gate: int | None, replies: list[ReplyLike] | None) -> None:
+        """Sends a gate its replies; where that ends it, starts the next ones until one has to wait."""
         while gate is not None:
             try:
-                call = gates[gate].send(reply)
+                call = gates[gate].send(replies)
             except StopIteration as stop:
                 results[gate] = stop.value
                 for key in [key for key in children if key[0] == gate]:
                     pool.close(children.pop(key))
-                gate, reply = next(unstarted, None), None
+                gate, replies = next(unstarted, None), None
                 continue
             key = (gate, call.child)
             if call.fresh and key in children:
@@ -58,7 +60,8 @@ def drive(
             if key not in children:
                 program = parse.parse_program(sources[gate], kind)
                 children[key] = pool.open(program.source, program.class_name, hash_seed=call.hash_seed)
-            waiting[pool.request(children[key], call.method, *call.args)] = gate
+            tickets[gate] = [pool.request(children[key], method, *args) for method, args in call.calls]
+            waiting.update(dict.fromkeys(tickets[gate], gate))
             return
 
     # More gates than the pool holds the children of would wait for each other for ever.
@@ -68,8 +71,12 @@ def drive(
             advance(gate, None)
         while waiting:
             for reply in pool.poll(None):
-                if reply.ticket in waiting:
-                    advance(waiting.pop(reply.ticket), reply)
+                if reply.ticket not in waiting:
+                    continue
+                gate = waiting.pop(reply.ticket)
+                arrived[reply.ticket] = reply
+                if all(ticket in arrived for ticket in tickets[gate]):
+                    advance(gate, [arrived.pop(ticket) for ticket in tickets.pop(gate)])
     finally:
         for env in children.values():
             pool.close(env)

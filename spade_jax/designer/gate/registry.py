@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spade_jax.designer.gate.contract import check_contract, check_determinism
+from spade_jax.designer.gate.novel import check_novel
+from spade_jax.designer.gate.responsive import check_responsive
+from spade_jax.designer.gate.sealed import check_sealed
 from spade_jax.designer.gate.session import Outcome, Session
 from spade_jax.designer.gate.solvable import check_nontrivial, check_solvable, check_varied
 from spade_jax.designer.gate.tools import check_criteria, check_reference
@@ -17,7 +20,10 @@ EXECUTED: dict[str, Callable[[Session], Outcome]] = {
     "determinism": check_determinism,
     "solvable": check_solvable,
     "nontrivial": check_nontrivial,
+    "responsive": check_responsive,
     "varied": check_varied,
+    "sealed": check_sealed,
+    "novel": check_novel,
 }
 CHECKS = (PARSE, *EXECUTED)
 
