@@ -56,7 +56,7 @@ class Mailbox(base.ToolFamily):
 
     def plan(self, params, message, slip, rng):
         words = re.findall(r"\w+", message)
-        box = words[words.index("box") + 1]
+        box = re.search(r"(?:to|a) box (\w+)", message)[1]  # a name may be "box" itself
         if params["variant"] in ("read-then-write", "missing value"):
             mail = int((yield "Which mail?", "find", {"name": words[1] if "Give" in words else words[4]}))
         else:

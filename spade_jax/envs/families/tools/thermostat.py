@@ -58,7 +58,7 @@ class Thermostat(base.ToolFamily):
         words = re.findall(r"\w+", message)
         room = words[1]
         if params["variant"] in ("read-then-write", "missing value"):
-            heat = int((yield "How warm is it?", "read", {"room": words[3] if "like" in words else words[5]}))
+            heat = int((yield "How warm is it?", "read", {"room": words[3] if message.startswith("Set") else words[5]}))
         else:
             heat = int(words[3])
         if slip == base.GUESSES:

@@ -62,7 +62,7 @@ class Warehouse(base.ToolFamily):
         if params["variant"] in ("execute", "irrelevant request"):
             item, count = words[2], int(words[1])
         else:
-            item, other = (words[3], words[5]) if "many" in words else (words[1], words[5])
+            item, other = (words[3], words[5]) if message.startswith("Put as many") else (words[1], words[5])
             count = int((yield "How many are there?", "read", {"item": other}))
         if slip == base.GUESSES:
             count = base.guess(count, rng)
