@@ -107,12 +107,16 @@ def get_config(arg: str | None = None) -> ConfigDict:
     corpus.deduplicate = _switch(bool)  # switch True/False: drop near-duplicate documents
 
     config.gate = gate = ConfigDict()
-    gate.checks = _switch(tuple)  # switch parse..varied/parse, contract: which checks run, in this order
-    gate.seeds = 8  # seeds on which mindless policies are tried and first observations compared
+    gate.checks = _switch(tuple)  # switch all/parse, contract: which checks run, in this order
+    gate.seeds = 8  # seeds for mindless policies, perturbed solutions and the comparison of first observations
     gate.solvable_seeds = 5  # seeds that solution() must solve
     gate.determinism_seeds = 2  # seeds replayed in two processes
     gate.trivial_score = 0.1  # a mindless policy must not average more
     gate.distinct_observations = 4  # first observations that must differ over gate.seeds
+    gate.sealed_seeds = 16  # seeds whose answers are looked for in observations and hint
+    gate.parrot_score = 0.25  # a policy that only repeats the hint must not win more often
+    gate.novel_tiers = ("source", "tree", "shingles", "behaviour")  # what is compared with the memory; () nothing
+    gate.novel_jaccard = 0.8  # shingles: share of common token runs from which on a program is a duplicate
 
     config.sandbox = sandbox = ConfigDict()
     sandbox.isolation = "limits"  # how programs are contained: limits (process and resource limits)

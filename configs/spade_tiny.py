@@ -64,6 +64,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.designer.attempts = 2
     config.designer.exemplars = 1
     config.designer.document_words = 40
+    # Its policy varies the constants and words of 13 families, which the coarser tiers would soon call duplicates.
+    config.gate.novel_tiers = ("source", "tree")
     config.corpus.chunk_words = 120
     config.sandbox.max_live = 128
     config.sandbox.limits.call_seconds = 5.0  # a busy laptop must not void an honest program

@@ -140,8 +140,12 @@ def full_request(
     return "\n\n".join(parts)
 
 
-def hint_messages(source: str, *, style: str) -> list[Message]:
-    """The request for the privileged hint on one program."""
+def hint_messages(source: str, *, style: str, leaked: str = "") -> list[Message]:
+    """The request for the privileged hint on one program.
+
+    `leaked` says why an earlier hint was refused. The embedded policy has seen no such
+    note, so in the style "tiny" the request stays as it is: a second draw is all there is.
+    """
     check_style(style)
     program = fenced(strip_control(source))
     if style == TINY:
@@ -152,9 +156,14 @@ def hint_messages(source: str, *, style: str) -> list[Message]:
             "Below is the source of a text environment. A player will face it without seeing the source. Write a hint "
             "of fewer than 100 words for that player: the one insight that makes it solvable, and the exact form a "
             "command must have. The hint has to hold for every seed, so never state an answer or any hidden value.\n\n"
-            f"{program}\n\nAnswer with the hint alone.",
+            f"{refusal(leaked)}{program}\n\nAnswer with the hint alone.",
         )
     ]
+
+
+def refusal(leaked: str) -> str:
+    """What a request for a hint adds where an earlier one was refused; "" where none was."""
+    return f"An earlier hint was refused: {neutralise(leaked)}. Explain the way, not the answer.\n\n" if leaked else ""
 
 
 def agent_prompt(observation: str, hint: str | None = None, *, style: str = TINY) -> str:

@@ -73,8 +73,8 @@ def designer_messages(
     return [("system", _CONTRACT), ("user", prompts.full_request(task, document_text, exemplars, negatives, rng))]
 
 
-def hint_messages(source: str, *, style: str) -> list[Message]:
-    """The request for the privileged hint on one program: a plan without values."""
+def hint_messages(source: str, *, style: str, leaked: str = "") -> list[Message]:
+    """The request for the privileged hint on one program: a plan without values; `leaked` as of `prompts`."""
     prompts.check_style(style)
     program = prompts.fenced(prompts.strip_control(source))
     if style == TINY:
@@ -85,7 +85,7 @@ def hint_messages(source: str, *, style: str) -> list[Message]:
             "Below is the source of a tool-use environment. An agent will work in it without seeing the source. Write "
             "a plan of fewer than 100 words for that agent: which tools to call in which order for each kind of "
             "request, and which step is easily overlooked. The plan has to hold for every seed, so name tools and "
-            f"arguments but never a value.\n\n{program}\n\nAnswer with the plan alone.",
+            f"arguments but never a value.\n\n{prompts.refusal(leaked)}{program}\n\nAnswer with the plan alone.",
         )
     ]
 

@@ -92,6 +92,7 @@ def write_environments(
     settings: DesignSettings,
     *,
     step: int,
+    known: Sequence[gate.Signature] = (),
 ) -> list[Design]:
     """Fills `places` with checked and hinted environments.
 
@@ -103,11 +104,13 @@ def write_environments(
       assign: (place, attempt) -> what to ask for; draws document and exemplars.
       settings: sampling and budgets.
       step: the policy step, for ids and provenance.
+      known: signatures of the programs that new ones must differ from.
 
     Returns:
       Every attempt, valid or not, ordered by attempt and then place.
     """
     designs: list[Design] = []
+    known = list(known)
     open_places = list(places)
     for attempt in range(settings.attempts):
         if not open_places:
@@ -121,14 +124,16 @@ def write_environments(
             settings.max_new_tokens,
         )
         sources = [parsing.fenced_program(turn.response) for turn in turns]
-        reports = gate.run_gates(pool, sources, settings.gate)
+        reports = gate.run_gates(pool, sources, settings.gate, known)
         drawn = [
             _design(assignment, attempt, turn, source, report, step, settings.gate.kind)
             for assignment, turn, source, report in zip(assignments, turns, sources, reports, strict=True)
         ]
+        drawn = _with_hints(engine, pool, template, drawn, settings, step)
         designs += drawn
+        known += [gate.signature(d.record.source, d.record.report.behaviour) for d in drawn if d.valid]
         open_places = [design.assignment.place for design in drawn if not design.valid]
-    return _with_hints(engine, template, designs, settings, step)
+    return designs
 
 
 def _design(
@@ -168,28 +173,43 @@ def _design(
 
 
 def _with_hints(
-    engine: Engine, template: chat.ChatTemplate, designs: list[Design], settings: DesignSettings, step: int
+    engine: Engine, pool: Pool, template: chat.ChatTemplate, drawn: list[Design], settings: DesignSettings, step: int
 ) -> list[Design]:
-    """A separate call reads each valid source and writes its hint."""
-    valid = [design for design in designs if design.valid]
+    """A separate call reads each valid source and writes its hint; one that leaks is written again, once."""
     hint_messages = tool_prompts.hint_messages if settings.gate.kind == "tool" else prompts.hint_messages
-    turns = generate(
-        engine,
-        template,
-        [
-            (
-                f"{step}/hint/{design.assignment.place}/{design.attempt}",
-                hint_messages(design.record.source, style=settings.style),
-            )
-            for design in valid
-        ],
-        settings.hint_sampling,
-        settings.hint_max_new_tokens,
-    )
-    hints = {id(design): turn.response.strip() for design, turn in zip(valid, turns, strict=True)}
-    return [
-        dataclasses.replace(design, record=dataclasses.replace(design.record, hint=hints[id(design)]))
-        if id(design) in hints
-        else design
-        for design in designs
-    ]
+    valid = {design.assignment.place: design for design in drawn if design.valid}
+    hinted: dict[int, Design] = {}
+    leaks = dict.fromkeys(valid, "")  # place -> why its hint is asked for again
+    for name in ("hint", "hint again"):
+        asked = [valid[place] for place in leaks]
+        turns = generate(
+            engine,
+            template,
+            [
+                (
+                    f"{step}/{name}/{design.assignment.place}/{design.attempt}",
+                    hint_messages(design.record.source, style=settings.style, leaked=leaks[design.assignment.place]),
+                )
+                for design in asked
+            ],
+            settings.hint_sampling,
+            settings.hint_max_new_tokens,
+        )
+        hints = [turn.response.strip() for turn in turns]
+        checked = gate.run_hint_checks(pool, [design.record.source for design in asked], hints, settings.gate)
+        leaks = {}
+        for design, hint, (verdict, failure) in zip(asked, hints, checked, strict=True):
+            hinted[design.assignment.place] = _judged(design, hint, verdict, failure)
+            if failure == "leak":
+                leaks[design.assignment.place] = verdict.evidence
+    return [hinted.get(design.assignment.place, design) for design in drawn]
+
+
+def _judged(design: Design, hint: str, verdict: structs.CheckVerdict, failure: str | None) -> Design:
+    """The design with its hint, and refused where the hint is."""
+    report = design.record.report
+    if failure:
+        report = structs.GateReport((*report.verdicts, verdict), failure, False)
+        episode = dataclasses.replace(design.episode, status=structs.FAILURE, reason=failure)
+        design = dataclasses.replace(design, episode=episode)
+    return dataclasses.replace(design, record=dataclasses.replace(design.record, hint=hint, report=report))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import random
 from collections.abc import Callable
 
 from spade_jax import structs
-from spade_jax.designer import corpus, gate, prompts, tool_prompts
+from spade_jax.designer import canaries, corpus, gate, prompts, tool_prompts
 from spade_jax.designer.memory import Memory
 from spade_jax.envs.bundled import bundled_records
 from spade_jax.envs.families import base
@@ -53,12 +54,14 @@ class Regeneration:
       replayed: environments the designer did not write now; they give it no gradient.
       in_play: what the agent plays until the next regeneration, no program twice.
       cursor: the corpus cursor behind the last document drawn.
+      canaries_wrong: programs of known worth on which the gate's verdict was wrong; None where none were sent.
     """
 
     designs: list[Design]
     replayed: list[structs.EnvironmentRecord]
     in_play: list[structs.EnvironmentRecord]
     cursor: corpus.Cursor
+    canaries_wrong: int | None = None
 
     def first_attempts(self) -> list[Design]:
         """The samples that train."""
@@ -108,10 +111,32 @@ def regenerate(
                 break
         return Assignment(place, places[place], document.id, tuple(e.id for e in shown), messages)
 
-    designs = write_environments(engine, pool, template, new_places, assign, design_settings, step=step)
+    canaries_wrong = _send_canaries(pool, design_settings.gate, rng("canaries", step))
+    known = memory.signatures() if "novel" in design_settings.gate.checks else ()
+    designs = write_environments(engine, pool, template, new_places, assign, design_settings, step=step, known=known)
     written = [design.record for design in designs if design.valid]
     in_play = list({record.id: record for record in [*written, *replayed]}.values())
-    return Regeneration(designs, replayed, in_play, position["cursor"])
+    return Regeneration(designs, replayed, in_play, position["cursor"], canaries_wrong)
+
+
+def _send_canaries(pool: Pool, config: gate.GateConfig, rng: random.Random) -> int:
+    """How many programs of known worth the gate misjudges; each is a warning. Nobody trains on them."""
+    # They resemble each other, and novelty is not what they try. They are games in a run of any kind.
+    checks = tuple(check for check in config.checks if check != "novel")
+    config = dataclasses.replace(config, checks=checks, kind="game")
+    sent = [canary for canary in canaries.draw(rng) if canary.check in ("", *config.checks)]
+    reports = gate.run_gates(pool, [canary.source for canary in sent], config)
+    wrong = 0
+    for canary, report in zip(sent, reports, strict=True):
+        if report.failure in (*canary.failures, "infrastructure"):
+            continue
+        wrong += 1
+        logging.warning(
+            "the gate's verdict on the %s canary is %s where %s was due (%s): do not trust this run's programs",
+            canary.name, report.failure or "sound", " or ".join(str(f or "sound") for f in canary.failures),
+            report.verdicts[-1].evidence,
+        )  # fmt: skip
+    return wrong
 
 
 def bundled(places: int, index: int, cursor: corpus.Cursor, *, seed: int, kind: str) -> Regeneration:
@@ -134,6 +159,7 @@ def design_metrics(regeneration: Regeneration, memory: Memory) -> dict[str, floa
     return {
         "designer/valid_share": sum(design.valid for design in first) / count,
         "designer/novel_share": sum(novel) / count,
+        **({} if regeneration.canaries_wrong is None else {"designer/canary_wrong": regeneration.canaries_wrong}),
         **{
             f"designer/reject/{check}": failed_at.count(check) / count for check in gate.checks_of(first[0].record.kind)
         },

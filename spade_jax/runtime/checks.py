@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.presets import GATE_CHECKS, get_key
 
+NOVEL_TIERS = ("source", "tree", "shingles", "behaviour")
 MESH_AXES = ("data", "fsdp", "tensor", "expert")
 
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -61,6 +62,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "gate.determinism_seeds": (1, math.inf),
     "gate.trivial_score": (0, 1),
     "gate.distinct_observations": (1, math.inf),
+    "gate.sealed_seeds": (2, math.inf),
+    "gate.parrot_score": (0, 1),
+    "gate.novel_jaccard": (0.01, 1),
     "sandbox.max_live": (1, math.inf),
     "sandbox.limits.memory_mb": (32, math.inf),
     "sandbox.limits.cpu_seconds": (1, math.inf),
@@ -196,6 +200,9 @@ def _check_gate(config: ConfigDict) -> None:
     if checks[:2] != GATE_CHECKS[:2]:
         raise UsageError(f"gate.checks={checks} must begin with 'parse' and 'contract', which the others rely on")
     _at_most(config, "gate.distinct_observations", config.gate.seeds, "gate.seeds")
+    unknown = [tier for tier in config.gate.novel_tiers if tier not in NOVEL_TIERS]
+    if unknown:
+        raise UsageError(f"gate.novel_tiers has {unknown[0]!r}, which is no tier; use some of {', '.join(NOVEL_TIERS)}")
 
 
 def _check_paths(config: ConfigDict) -> None:

@@ -43,6 +43,7 @@ TAGS: dict[str, str] = {
     "designer/reward": "mean reward of the programs written",
     "designer/valid_share": "share of first attempts that pass every gate check",
     "designer/reject/<check>": "share of first attempts that fail at this check",
+    "designer/canary_wrong": "canary programs on which the gate's verdict was wrong: must stay 0",
     "designer/learnable_share": "share of environments in play with a win rate in [.2, .8]",
     "designer/novel_share": "share of first attempts whose source is not in memory",
     "memory/size": "environments in memory",

@@ -21,7 +21,8 @@ class Switch(NamedTuple):
     paper: Any
 
 
-GATE_CHECKS = ("parse", "contract", "determinism", "solvable", "nontrivial", "varied")  # in the order they run
+# In the order they run.
+GATE_CHECKS = ("parse", "contract", "determinism", "solvable", "nontrivial", "responsive", "varied", "sealed", "novel")
 
 SWITCHES: dict[str, Switch] = {
     "method.paired_seeds": Switch(True, False),

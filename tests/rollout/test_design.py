@@ -68,7 +68,7 @@ SETTINGS = design_lib.DesignSettings(
     hint_max_new_tokens=40,
     attempts=3,
     style="tiny",
-    gate=gate.GateConfig(gate.CHECKS, max_turns=8),
+    gate=gate.GateConfig(gate.CHECKS, max_turns=8, novel_tiers=("source", "tree")),
 )
 
 
@@ -158,7 +158,7 @@ def test_frontier_environments_replace_new_ones_evenly_over_skills(template, poo
     def store(opened):
         for i in range(3):
             record = structs.EnvironmentRecord(
-                id=f"old{i}", source=f"source {i}", class_name=f"Old{i}", skill="optimization", report=report
+                id=f"old{i}", source=f"source = {i}", class_name=f"Old{i}", skill="optimization", report=report
             )
             opened.add(0, [record])
             opened.record_statistics(0, {f"old{i}": {"win_rate": 0.5, "regret": 0.2, "regret_se": 0.1}})

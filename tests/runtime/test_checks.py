@@ -5,6 +5,7 @@ from ml_collections import ConfigDict
 
 from configs import base, spade_tiny
 from spade_jax.designer import gate
+from spade_jax.designer.gate import novel
 from spade_jax.learner import advantage, objective, partitioning
 from spade_jax.runtime import checks
 from spade_jax.runtime.checks import check_config, check_mesh, resolve_mesh
@@ -15,6 +16,7 @@ from spade_jax.runtime.presets import GATE_CHECKS, resolve_preset, set_key
 def test_names_are_those_of_the_rooms():
     """Runtime imports no room, so it has its own copy of a few names."""
     assert gate.CHECKS == GATE_CHECKS
+    assert novel.TIERS == checks.NOVEL_TIERS
     assert partitioning.AXES == checks.MESH_AXES
     assert checks._CHOICES["learner.estimator.agent"] == advantage.ESTIMATORS
     assert {*checks._CHOICES["learner.estimator.designer"], "ema"} == set(advantage.ESTIMATORS)
@@ -44,7 +46,8 @@ def test_base_passes():
         ({"learner.micro_batch_tokens": 1000}, r"micro_batch_tokens=1000 .*use at least 1024"),
         ({"learner.estimator.agent": "gae"}, r"learner.estimator.agent='gae' is not known; use ema, .* leave_one_out"),
         ({"learner.optimizer.learning_rate": float("nan")}, r"learning_rate=nan is out of range"),
-        ({"gate.checks": ("parse", "contract", "novel")}, r"'novel', which is not a check"),
+        ({"gate.checks": ("parse", "contract", "novelty")}, r"'novelty', which is not a check"),
+        ({"gate.novel_tiers": ("source", "sauce")}, r"novel_tiers has .sauce., which is no tier; use some of source"),
         ({"gate.checks": ("parse", "contract", "solvable", "determinism")}, r"out of order"),
         ({"gate.checks": ("determinism",)}, r"must begin with 'parse' and 'contract'"),
         ({"gate.distinct_observations": 9}, r"gate.distinct_observations=9 is above gate.seeds; use at most 8"),

@@ -20,7 +20,7 @@ from spade_jax.designer.gate import novel, sealed
 from spade_jax.designer.gate.actions import GARBAGE, listed_actions
 from spade_jax.designer.gate.config import GateConfig
 from spade_jax.designer.gate.driver import PoolLike, drive
-from spade_jax.designer.gate.novel import Signature
+from spade_jax.designer.gate.novel import Signature, signature
 from spade_jax.designer.gate.registry import CHECKS, PARSE, REQUIRES, checks_of, executed
 from spade_jax.designer.gate.session import GateCall, Outcome, Rejected, ReplyLike, Session, one_line
 from spade_jax.designer.reward import INFRASTRUCTURE
@@ -39,6 +39,7 @@ __all__ = [
     "listed_actions",
     "run_gates",
     "run_hint_checks",
+    "signature",
 ]
 
 DEFAULT_CONFIG = GateConfig(checks=CHECKS)

@@ -22,7 +22,7 @@ from spade_jax.envs.contract import METHODS, environment_id
 TIERS = ("source", "tree", "shingles", "behaviour")
 PERMUTATIONS = 128  # standard error of a Jaccard estimate of .8: sqrt(.8 * .2 / 128) = .035
 _SHINGLE = 5  # tokens in a row
-_PRIME = (1 << 61) - 1
+_PRIME = (1 << 31) - 1
 _SEEDS = range(4)  # the same for every program, so that behaviours can be compared
 
 
@@ -126,11 +126,11 @@ def _minhash(text: str) -> np.ndarray:
     """int64[PERMUTATIONS]: the least value of each of as many hash functions a x + b mod p over the runs of tokens."""
     words = re.findall(r"\w+|[^\w\s]", text)
     runs = {" ".join(words[i : i + _SHINGLE]) for i in range(max(1, len(words) - _SHINGLE + 1))}
-    # 30 bits of x and a keep a x + b within 61 bits.
+    # 30 bits of x and 31 of a keep a x + b within 61 bits.
     digests = [hashlib.blake2b(run.encode("utf-8", "replace"), digest_size=8).digest() for run in sorted(runs)]
     x_R = np.array([int.from_bytes(digest, "big") >> 34 for digest in digests], np.uint64)
     rng = np.random.Generator(np.random.PCG64(0))
-    a_P, b_P = rng.integers(1, 1 << 30, (2, PERMUTATIONS), dtype=np.uint64)
+    a_P, b_P = rng.integers(1, _PRIME, (2, PERMUTATIONS), dtype=np.uint64)
     return ((a_P[:, None] * x_R[None] + b_P[:, None]) % np.uint64(_PRIME)).min(axis=1).astype(np.int64)
 
 
