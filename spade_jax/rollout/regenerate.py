@@ -139,7 +139,7 @@ def _send_canaries(pool: Pool, config: gate.GateConfig, rng: random.Random) -> i
     return wrong
 
 
-def bundled(places: int, index: int, cursor: corpus.Cursor, *, seed: int, kind: str) -> Regeneration:
+def bundled(places: int, index: int, cursor: corpus.Cursor, *, seed: int, kind: str = "game") -> Regeneration:
     """The fixed-environment baseline: the `index`-th slice of a fixed set of bundled programs, hints included."""
     fixed = bundled_records(base.TRAIN, _FIXED_SLICES * places, seed, kind=kind)
     first = index % _FIXED_SLICES * places
