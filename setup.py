@@ -50,6 +50,7 @@ setup(
             "spade-train = spade_jax.train:run",
             "spade-evaluate = spade_jax.evaluate:run",
             "spade-warmstart = spade_jax.warmstart:run",
+            "spade-check-env = spade_jax.check_env:run",
             "spade-report = spade_jax.report:run",
         ]
     },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import functools
 import re
 import runpy
 import sys
@@ -19,14 +20,18 @@ from spade_jax.runtime.shutdown import EXIT_INTERRUPTED
 _WARNING = -1  # absl's verbosity for "warnings and worse"
 
 
-def run(main: Callable[[list[str]], int | None], argv: Sequence[str] | None = None) -> NoReturn:
+def run(
+    main: Callable[[list[str]], int | None], argv: Sequence[str] | None = None, *, positional: Sequence[str] = ()
+) -> NoReturn:
     """Runs an absl `main`; a foreseeable failure prints one line, anything else a traceback.
+
+    `positional` names the arguments that must stand beside the flags.
 
     Exit codes: 0, 1 for a failure of the run (`RunError`, full disk, or an error in
     our code), 2 for a mistake of the user (`UsageError`), 130 for an interrupt.
     """
     try:
-        app.run(main, argv=argv, flags_parser=parse_flags)
+        app.run(main, argv=argv, flags_parser=functools.partial(parse_flags, positional=positional))
     except UsageError as error:
         _end(str(error), EXIT_USAGE)
     except (RunError, FloatingPointError) as error:  # the learner says so of a loss that is not finite
@@ -61,7 +66,7 @@ def _end(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def parse_flags(argv: Sequence[str]) -> list[str]:
+def parse_flags(argv: Sequence[str], positional: Sequence[str] = ()) -> list[str]:
     """Parses absl and config flags.
 
     Raises:
@@ -86,8 +91,11 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     for name in ("workdir", "out"):  # "" would be taken for the current directory
         if name in flags.FLAGS and flags.FLAGS[name].value == "":
             raise UsageError(f"--{name}= is empty; name a path, or . for the current directory")
-    if len(rest) > 1:
-        raise UsageError(f"unexpected argument {rest[1]!r}; settings are given as --config.key=value")
+    if len(rest) > 1 + len(positional):
+        remedy = f"give {' '.join(positional)} only" if positional else "settings are given as --config.key=value"
+        raise UsageError(f"unexpected argument {rest[1 + len(positional)]!r}; {remedy}")
+    if len(rest) < 1 + len(positional):
+        raise UsageError(f"{positional[len(rest) - 1]} is missing; name it on the command line")
     if flags.FLAGS["verbosity"].using_default_value:
         flags.FLAGS.verbosity = _WARNING  # libraries' INFO lines would drown the progress lines
     return rest

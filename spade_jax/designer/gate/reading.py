@@ -40,11 +40,12 @@ def normal(text: str) -> str:
 def readings(text: str) -> dict[str, Tokens]:
     """{disguise: tokens of the text when it is taken off}; "plain" for none."""
     plain = tokens(text)
-    numbers = _without_number_words(plain)
+    # Numbers and spelt words end at a comma, or a list of them would be one.
+    parts = [_without_number_words(tokens(part)) for part in re.split(r"[,;.:!?()\n]", text)]
     return {
         "plain": plain,
-        "number words": numbers,
-        "spelled out": _joined(numbers),
+        "number words": [word for part in parts for word in part],
+        "spelled out": [word for part in parts for word in _joined(part)],
         "reversed": tokens(text[::-1]),
         "base64": tokens(" ".join(_decoded(text, r"[A-Za-z0-9+/_-]{4,}={0,2}", _from_base64))),
         "hex": [word for chunk in _decoded(text, r"(?:0[xX])?[0-9A-Fa-f]{2,}", _from_hex) for word in tokens(chunk)],
@@ -134,7 +135,7 @@ def _without_number_words(words: Sequence[str]) -> Tokens:
         elif word in _SCALES and value is not None:
             value = value // 100 * 100 + (value % 100 or 1) * 100 if word == "hundred" else value * 1000
             last = _SCALES[word]
-        elif not (word == "and" and value is not None and i + 1 < len(words) and words[i + 1] in _NUMBERS):
+        elif not (word == "and" and value is not None and last >= 100 and words[i + 1 : i + 2]):
             if value is not None:
                 out.append(str(value))
             value = None

@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Sequence
 
-from spade_jax.designer.gate.actions import listed_actions
+from spade_jax.designer.gate.actions import PLAIN_GARBAGE, listed_actions
 from spade_jax.designer.gate.session import MAIN, TWIN, Ask, Outcome, Rejected, Session, Step
 from spade_jax.envs.contract import succeeded
 
@@ -28,7 +28,7 @@ def check_responsive(session: Session) -> Outcome:
         _, commands = yield from session.solve(MAIN, session.seed(index))
         solutions.append(commands)
         asked = (yield from session.play(MAIN, commands)) if commands else []
-        session.require_win(asked, index)
+        session.require_win(asked, session.seed(index))
         played.append(len(asked))
         plain = yield from _replay(session, MAIN, index, solutions[index])
         _require_same(session, index, asked, plain, "after a call of solution()", "without one")
@@ -43,10 +43,12 @@ def check_responsive(session: Session) -> Outcome:
             if index < session.config.determinism_seeds:
                 yield from _compare_with_fresh(session, index, script, steps)
     for index in range(session.config.determinism_seeds):
-        steps = yield from _replay(session, MAIN, index, solutions[index])
-        yield from _compare_with_fresh(session, index, solutions[index], steps)
-        _, again = yield from session.episode(MAIN, session.seed(index), solutions[index], construct=False)
-        _require_same(session, index, steps, again, "on a new instance", "on one that was reset")
+        for script in (solutions[index], [*PLAIN_GARBAGE, *solutions[index]]):
+            steps = yield from _replay(session, MAIN, index, script)
+            yield from _compare_with_fresh(session, index, script, steps)
+            yield from _replay(session, MAIN, index, script)
+            _, again = yield from session.episode(MAIN, session.seed(index), script, construct=False)
+            _require_same(session, index, steps, again, "on a new instance", "on one that was reset")
     for name, outcomes in wins.items():
         if outcomes and sum(outcomes) >= session.config.perturbed_wins * len(outcomes):
             raise Rejected("trivial", f"{name} wins on {sum(outcomes)} of {len(outcomes)} seeds: actions hardly matter")

@@ -78,6 +78,8 @@ def _instances(session: Session, seeds: Sequence[int]) -> Ask:
         commands, secrets = (), ()
         if session.program.has_solution:
             commands = tuple((yield from session.solve(MAIN, seed))[1])
+            steps = (yield from session.play(MAIN, commands)) if commands else []
+            session.require_win(steps, seed)  # or what is looked for is no answer
         if session.program.has_secrets:
             secrets = tuple((yield from session.secrets(MAIN, seed)))
         first, steps = yield from session.episode(MAIN, seed, _UNEARNED)

@@ -218,9 +218,9 @@ class Session:
         """List of `Step` until the episode or the list of commands ends, from where the instance stands."""
         return (yield from self.respond(child, [box(command) for command in commands[: self.config.max_turns]]))
 
-    def require_win(self, steps: Sequence[Step], index: int) -> None:
+    def require_win(self, steps: Sequence[Step], seed: int) -> None:
         """Rejects a program whose solution has not won, or has won without the reward of a win."""
-        where = f"seed {self.seed(index)}: solution()"
+        where = f"seed {seed}: solution()"
         if not steps:
             raise Rejected("unsolvable", f"{where} is empty")
         last = steps[-1]

@@ -25,7 +25,7 @@ def check_solvable(session: Session) -> Outcome:
             raise Rejected(
                 "unsolvable", f"{where}: solution() takes {len(commands)} turns of {session.config.max_turns}"
             )
-        session.require_win((yield from session.play(MAIN, commands)) if commands else [], index)
+        session.require_win((yield from session.play(MAIN, commands)) if commands else [], session.seed(index))
         lengths.append(len(commands))
     return True, f"solution() wins on {len(lengths)} seeds in {min(lengths)}-{max(lengths)} turns"
 

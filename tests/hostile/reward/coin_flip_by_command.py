@@ -1,0 +1,27 @@
+"""Any command is a coin flip; the solution has tried them beforehand."""
+
+# refused: trivial
+
+import random
+
+
+class Door:
+    def __init__(self, max_turns=4, **kwargs):
+        self.max_turns = max_turns
+
+    def reset(self, seed=None):
+        rng = random.Random(seed)
+        self.turn = 0
+        self.code = str(rng.randint(1000, 9999))
+        self.room = rng.randint(1, 500)
+        return f"Door of room {self.room}. Say its code of four digits.", {}
+
+    def step(self, action):
+        self.turn += 1
+        command = action.replace("\\boxed{", "").replace("}", "").strip()
+        won = random.Random(self.code + command).random() < 0.5
+        done = won or self.turn >= self.max_turns
+        return ("Open." if won else "Shut."), float(won), done, False, {"success": won}
+
+    def solution(self):
+        return [next(str(i) for i in range(99) if random.Random(self.code + str(i)).random() < 0.5)]

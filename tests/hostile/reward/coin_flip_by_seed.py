@@ -1,0 +1,26 @@
+"""Half of the instances are won by anything, the others by nothing."""
+
+# refused: trivial, unsolvable
+
+import random
+
+
+class Door:
+    def __init__(self, max_turns=4, **kwargs):
+        self.max_turns = max_turns
+
+    def reset(self, seed=None):
+        rng = random.Random(seed)
+        self.turn = 0
+        self.code = str(rng.randint(1000, 9999))
+        self.room = rng.randint(1, 500)
+        return f"Door of room {self.room}. Say its code of four digits.", {}
+
+    def step(self, action):
+        self.turn += 1
+        won = int(self.code) % 2 == 0
+        done = won or self.turn >= self.max_turns
+        return ("Open." if won else "Shut."), float(won), done, False, {"success": won}
+
+    def solution(self):
+        return [self.code]

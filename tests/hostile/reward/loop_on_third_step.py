@@ -1,0 +1,29 @@
+"""The third command never returns."""
+
+# refused: timeout
+
+import random
+
+
+class Door:
+    def __init__(self, max_turns=8, **kwargs):
+        self.max_turns = max_turns
+
+    def reset(self, seed=None):
+        rng = random.Random(seed)
+        self.turn = 0
+        self.code = str(rng.randint(1000, 9999))
+        self.room = rng.randint(1, 500)
+        return f"Door of room {self.room}. Say its code of four digits.", {}
+
+    def step(self, action):
+        self.turn += 1
+        while self.turn == 3:
+            pass
+        command = action.replace("\\boxed{", "").replace("}", "").strip()
+        won = command == self.code
+        done = won or self.turn >= self.max_turns
+        return ("Open." if won else "Shut."), float(won), done, False, {"success": won}
+
+    def solution(self):
+        return [self.code]

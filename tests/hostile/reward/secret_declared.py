@@ -1,0 +1,31 @@
+"""The program shows what it calls its own secret."""
+
+# refused: leak
+
+import random
+
+
+class Door:
+    def __init__(self, max_turns=4, **kwargs):
+        self.max_turns = max_turns
+
+    def reset(self, seed=None):
+        rng = random.Random(seed)
+        self.turn = 0
+        self.code = str(rng.randint(1000, 9999))
+        self.maker = "".join(rng.choices("abcdefgh", k=6))
+        self.room = rng.randint(1, 500)
+        return f"Door of room {self.room}, built by {self.maker}.", {}
+
+    def step(self, action):
+        self.turn += 1
+        command = action.replace("\\boxed{", "").replace("}", "").strip()
+        won = command == self.code
+        done = won or self.turn >= self.max_turns
+        return ("Open." if won else "Shut."), float(won), done, False, {"success": won}
+
+    def secrets(self):
+        return [self.maker]
+
+    def solution(self):
+        return [self.code]

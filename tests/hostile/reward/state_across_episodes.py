@@ -1,0 +1,28 @@
+"""Each play in a process is easier than the one before."""
+
+# refused: nondeterministic
+
+import random
+
+
+class Door:
+    def __init__(self, max_turns=4, **kwargs):
+        self.max_turns = max_turns
+
+    def reset(self, seed=None):
+        rng = random.Random(seed)
+        self.turn = 0
+        random.plays = getattr(random, "plays", 0) + 1
+        self.code = str(rng.randint(1000, 9999))
+        self.room = rng.randint(1, 500)
+        return f"Door of room {self.room}. Say its code of four digits.", {}
+
+    def step(self, action):
+        self.turn += 1
+        command = action.replace("\\boxed{", "").replace("}", "").strip()
+        won = command == self.code or (random.plays > 30 and command == "done")
+        done = won or self.turn >= self.max_turns
+        return ("Open." if won else f"Shut after {random.plays} plays."), float(won), done, False, {"success": won}
+
+    def solution(self):
+        return [self.code]
