@@ -76,7 +76,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
     config.rollout = rollout = ConfigDict()
     rollout.environments = "designer"  # designer: the policy writes them; bundled: our families (the baseline)
-    rollout.skills = SKILLS  # what programs are asked to train
+    rollout.kind = "game"  # game: programs are text games; tool: backends that the agent works with through tools
+    rollout.skills = SKILLS  # what programs are asked to train; for tools their domains, see designer/tool_prompts.py
     rollout.active_skills = 3  # skills per regeneration; the list rotates this many at a time
     rollout.places_per_skill = 8  # environments per active skill
     rollout.seeds = 16  # plays per environment and arm in every rollout

@@ -1,6 +1,6 @@
 """Judges one environment program as the training gate does, check by check.
 
-    python -m spade_jax.check_env FILE.py [--hint=TEXT] [--json]
+    python -m spade_jax.check_env FILE.py [--hint=TEXT] [--kind=game|tool] [--json]
 
 Exit codes: 0 sound, 1 unsound, 2 a mistake in the call, 3 the sandbox failed.
 """
@@ -34,7 +34,8 @@ def main(argv: list[str]) -> int:
     if hint is not None and not hint.strip():
         raise UsageError("--hint= is empty; give the text of the hint, or leave the flag out")
     # There is no memory to be novel against.
-    config = gate.GateConfig(tuple(check for check in gate.CHECKS if check != "novel"))
+    checks = tuple(check for check in gate.CHECKS if check != "novel")
+    config = gate.GateConfig(checks, kind=flags.FLAGS.kind)
     try:
         with Pool(max_live=8) as pool:
             (report,) = gate.run_gates(pool, [source], config, hints=[hint])
@@ -95,6 +96,9 @@ def as_json(name: str, report: structs.GateReport) -> str:
 def run() -> None:
     # Not at import: other binaries may be loaded beside this one.
     flags.DEFINE_string("hint", None, "The hint that is to come with the program; it is judged too.")
+    flags.DEFINE_enum(
+        "kind", "game", ("game", "tool"), "What the program is: a game, or on the base class of tool use."
+    )
     flags.DEFINE_bool("json", False, "Print the report as one line of JSON.")
     app.run(main, positional=("FILE.py",))
 

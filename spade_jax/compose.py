@@ -125,7 +125,7 @@ def design_settings(config: ConfigDict) -> DesignSettings:
         hint_max_new_tokens=config.sampler.hint.max_new_tokens,
         attempts=config.designer.attempts,
         style=config.designer.style,
-        gate=gate.GateConfig(max_turns=config.rollout.max_turns, **config.gate.to_dict()),
+        gate=gate.GateConfig(kind=config.rollout.kind, max_turns=config.rollout.max_turns, **config.gate.to_dict()),
     )
 
 
@@ -169,9 +169,7 @@ def in_play(memory: memory_lib.Memory, saved: Sequence[tuple[str, str]]) -> list
     return [dataclasses.replace(records[id_], hint=hint) for id_, hint in saved]
 
 
-def engine(
-    config: ConfigDict, model: Decoder, params: Any, template: chat.ChatTemplate, device_mesh: Mesh
-) -> Engine:
+def engine(config: ConfigDict, model: Decoder, params: Any, template: chat.ChatTemplate, device_mesh: Mesh) -> Engine:
     """The sampler."""
     return Engine(
         model,

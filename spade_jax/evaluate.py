@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
         optimizer = state_lib.make_optimizer(compose.optimizer_config(config), model)
         state = compose.train_state(config, model, optimizer, mesh, initial_params)
         engine = compose.engine(config, model, state.params, template, mesh)
-        probe, settings = held_out_probe(_INSTANCES.value), compose.probe_settings(config)
+        probe, settings = held_out_probe(_INSTANCES.value, config.rollout.kind), compose.probe_settings(config)
 
         def play(params: Any, version: int) -> np.ndarray:
             """float64[N] outcome of every probe instance, NaN where void."""

@@ -85,7 +85,7 @@ class EnvironmentRecord:
       source: Python source text, untrusted.
       class_name: the environment class defined by the source.
       kind: "game" or "tool".
-      skill: one of `designer.prompts.SKILLS`.
+      skill: one of `designer.prompts.SKILLS`, or of a tool-use program's `designer.tool_prompts.DOMAINS`.
       document_id: the document that grounded it, "" for a bundled program.
       parents: ids of the memory exemplars shown in the prompt.
       prompt_hash: hex SHA-256 of the designer prompt, "" for a bundled one.

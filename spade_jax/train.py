@@ -117,7 +117,7 @@ def main(argv: Sequence[str]) -> None:
         engine = compose.engine(config, model, state.params, template, mesh)
         playing, designing = compose.episode_settings(config), compose.design_settings(config)
         probing, rewarding = compose.probe_settings(config), compose.reward_config(config)
-        probe = held_out_probe(config.evaluation.instances)
+        probe = held_out_probe(config.evaluation.instances, config.rollout.kind)
         timers, progress = metrics.Timers(), Progress(first_step, config.run.steps)
         saving = Cadence(config.checkpoint.save_steps, config.checkpoint.save_secs)
         shutdown = stack.enter_context(Shutdown())
@@ -142,7 +142,9 @@ def main(argv: Sequence[str]) -> None:
                 with timers.phase("design"), progress.phase("design", step):
                     if config.rollout.environments == "bundled":
                         places = config.rollout.active_skills * config.rollout.places_per_skill
-                        regeneration = regenerate.bundled(places, step // window, cursor, seed=run_seed)
+                        regeneration = regenerate.bundled(
+                            places, step // window, cursor, seed=run_seed, kind=config.rollout.kind
+                        )
                         memory.add(step, regeneration.in_play)  # a resumed run reads them back by id
                     else:
                         regeneration = regenerate.regenerate(

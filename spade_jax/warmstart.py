@@ -24,9 +24,10 @@ from absl import flags
 from ml_collections import config_flags
 
 from spade_jax import compose, structs
-from spade_jax.designer import corpus, prompts
+from spade_jax.designer import corpus, prompts, tool_prompts
 from spade_jax.envs import contract, families
 from spade_jax.envs.families import base
+from spade_jax.envs.families import tools as tool_families
 from spade_jax.learner import partitioning, supervised
 from spade_jax.learner import state as state_lib
 from spade_jax.policy import Decoder, DecoderConfig, count_params, load_params, save_params
@@ -41,6 +42,7 @@ _OUT = flags.DEFINE_string("out", None, "Folder that receives tokenizer.model, p
 _FIRST_STAGE = flags.DEFINE_string("first_stage", None, "Begin at this stage, from what --out already holds.")
 
 _MAX_TURNS = 10
+_TOOL_KINDS = "tool_"  # how the kinds of samples about tool use begin
 _DOCUMENT_WORDS = 120
 
 
@@ -64,11 +66,14 @@ class Generator:
         self._by_skill = {
             skill: [family for family in self._families if family.skill == skill] for skill in prompts.SKILLS
         }
+        self._tool_families = [family for family in tool_families.all_families() if not family.held_out]
 
     def sample(self, index: int) -> list[Exchange]:
         """The exchanges of sample `index`: one for programs and hints, one per turn for plays."""
         rng = random.Random(seeds.stable_seed("warmstart", self._seed, index))
         kind = rng.choices(self._kinds, self._weights)[0]
+        if kind.startswith(_TOOL_KINDS):
+            return self._tool_sample(kind.removeprefix(_TOOL_KINDS), rng)
         document = rng.choice(self._documents)
         words = corpus.theme_words(document.text, 16)
         rng.shuffle(words)
@@ -80,14 +85,45 @@ class Generator:
         if kind == "program":
             exemplars = [self._exemplar(rng, skill)] if rng.random() < self._exemplar_share else []
             avoid = [self._exemplar(rng, skill).class_name] if exemplars and rng.random() < 0.5 else []
-            messages = prompts.designer_messages(
-                skill, document.text, exemplars, avoid, style=prompts.TINY, rng=rng
-            )
+            messages = prompts.designer_messages(skill, document.text, exemplars, avoid, style=prompts.TINY, rng=rng)
             return [(messages[-1][1], prompts.fenced(source))]
         if kind == "hint":
             return [(prompts.hint_messages(source, style=prompts.TINY)[-1][1], hint)]
         hinted = kind == "hinted"
         return play(source, family.player(params, rng, hinted), rng.randrange(1 << 30), hint if hinted else None)
+
+    def _tool_sample(self, kind: str, rng: random.Random) -> list[Exchange]:
+        """The same about tool use: kind "program", "hint", "plain" or "hinted"."""
+        document = rng.choice(self._documents)
+        family = rng.choice(self._tool_families)
+        params, record = self._tool_program(rng, family, document.text)
+        if kind == "program":
+            # An exemplar comes from another draw of the same domain, as it would from memory.
+            shown = rng.random() < self._exemplar_share
+            exemplars = [self._tool_program(rng, family, rng.choice(self._documents).text)[1]] if shown else []
+            messages = tool_prompts.designer_messages(
+                family.skill, document.text, exemplars, [], variant=params["variant"], style=prompts.TINY, rng=rng
+            )
+            return [(messages[-1][1], prompts.fenced(record.source))]
+        if kind == "hint":
+            return [(tool_prompts.hint_messages(record.source, style=prompts.TINY)[-1][1], record.hint)]
+        hinted = kind == "hinted"
+        player = family.player(params, rng, hinted)
+        return tool_play(record, player, rng.randrange(1 << 30), record.hint if hinted else None)
+
+    def _tool_program(
+        self, rng: random.Random, family: tool_families.base.ToolFamily, document: str
+    ) -> tuple[dict[str, Any], structs.EnvironmentRecord]:
+        """(constants, record) of a drawn program with the document's theme words."""
+        words = corpus.theme_words(document, 16)
+        rng.shuffle(words)
+        params = family.parameters(rng, base.TRAIN)
+        source = family.source(params, words)
+        name = source.partition("\nclass ")[2].partition("(")[0]
+        record = structs.EnvironmentRecord(
+            id="", source=source, class_name=name, kind="tool", skill=family.skill, hint=family.hint(params)
+        )
+        return params, record
 
     def _exemplar(self, rng: random.Random, skill: str) -> structs.EnvironmentRecord:
         family = rng.choice(self._by_skill[skill])
@@ -114,6 +150,21 @@ def play(source: str, player: base.Player, seed: int, hint: str | None) -> list[
         observation, reward, terminated, truncated, info = environment.step(parsing.action_of(response))
         if terminated or truncated or contract.succeeded(reward, terminated, info):
             break
+        shown = prompts.agent_turn(observation)
+    return exchanges
+
+
+def tool_play(record: structs.EnvironmentRecord, player: base.Player, seed: int, hint: str | None) -> list[Exchange]:
+    """One scripted episode of a bundled tool-use program."""
+    environment = tool_families.load(record.source, record.class_name)()
+    observation, _ = environment.reset(seed)
+    shown = tool_prompts.agent_prompt(observation, hint, style=prompts.TINY)
+    exchanges = []
+    terminated = False
+    while not terminated:  # the program bounds its turns
+        response = player.act(observation)
+        exchanges.append((shown, response))
+        observation, _, terminated, _, _ = environment.step(parsing.action_of(response, record.kind))
         shown = prompts.agent_turn(observation)
     return exchanges
 

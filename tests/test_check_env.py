@@ -8,6 +8,9 @@ import sys
 
 import pytest
 
+from spade_jax.envs import bundled
+from spade_jax.envs.families import base
+
 ROOT = pathlib.Path(__file__).parents[1]
 ZOO = ROOT / "tests" / "hostile" / "reward"
 SOUND = (ZOO / "sound" / "dataclass_state.py").read_bytes()
@@ -29,6 +32,22 @@ def test_a_sound_program_and_its_hint():
         ["pass", "determinism"],
     ]
     assert run.stdout.rstrip().endswith("dataclass_state.py': sound")
+
+
+def test_a_tool_program_is_judged_as_one(tmp_path):
+    (drawn,) = bundled.bundled_records(base.TRAIN, 1, seed=0, kind="tool")
+    path = tmp_path / "bank.py"
+    path.write_text(drawn.record.source)
+    run = check(path, "--kind=tool", f"--hint={drawn.record.hint}")
+    assert run.returncode == 0, run.stdout
+    assert "pass  criteria" in run.stdout and "pass  reference" in run.stdout
+    run = check(path)  # a game may not import the base class
+    assert run.returncode == 1 and "import from toolkit" in run.stdout
+
+
+def test_an_unknown_kind_is_a_mistake_in_the_call():
+    run = check(ZOO / "sound" / "dataclass_state.py", "--kind=toy")
+    assert run.returncode == 2 and "game" in run.stderr and "tool" in run.stderr
 
 
 def test_json_of_an_unsound_one():

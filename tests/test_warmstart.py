@@ -1,5 +1,6 @@
 """The warm start's data, and the build as a process: the same seed gives the same files."""
 
+import hashlib
 import os
 import pathlib
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from configs import warmstart_tiny
 from spade_jax import compose, warmstart
 from spade_jax.designer import gate, parse, prompts
 from spade_jax.envs import families
@@ -49,10 +51,72 @@ def test_hinted_plays_show_a_hint_and_plain_ones_do_not():
         assert all(parsing.last_boxed(answer) is not None for _, answer in exchanges)
 
 
+def tool_generator(kind):
+    return warmstart.Generator(0, {f"tool_{kind}": 1.0}, exemplar_share=0.5)
+
+
+def test_tool_programs_are_valid_and_answer_the_variant_asked_for():
+    exemplars = 0
+    for index in range(30):
+        ((shown, answer),) = tool_generator("program").sample(index)
+        assert shown.startswith("Domain: ") and shown.endswith("\nWrite a tool environment.")
+        program = parse.parse_program(parsing.fenced_program(answer), "tool")
+        assert answer == prompts.fenced(program.source)
+        reads = "read" in program.source.partition("    def ")[2].partition("self.ask(")[2].partition("\n")[0]
+        assert not reads or "Variant: read-then-write" in shown or "Variant: missing value" in shown
+        exemplars += "Example:\n" in shown
+    assert 5 <= exemplars <= 25
+
+
+def test_tool_plays_are_calls_that_end_with_an_answer():
+    wins = {"plain": 0, "hinted": 0}
+    for kind in wins:
+        for index in range(40):
+            exchanges = tool_generator(kind).sample(index)
+            assert exchanges[0][0].startswith("You are using tools.\n")
+            assert ("Hint: " in exchanges[0][0]) == (kind == "hinted")
+            assert all(parsing.last_tagged(answer) for _, answer in exchanges)
+            assert exchanges[-1][1] == "Done. <answer>done</answer>"
+            wins[kind] += sum(answer == exchanges[-1][1] for _, answer in exchanges) >= 3
+    assert wins["plain"] + 8 < wins["hinted"]
+
+
+def test_tool_hints_name_no_value():
+    for index in range(20):
+        ((shown, hint),) = tool_generator("hint").sample(index)
+        assert shown.startswith("Write a plan.\n```python\nfrom toolkit import")
+        assert 3 < len(hint.split()) <= 25 and not any(c.isdigit() for c in hint)
+
+
+def test_tool_samples_fit_the_longest_bucket(template):
+    for kind in ("program", "plain", "hinted"):
+        for index in range(40):
+            tokens, _ = warmstart.tokenize(
+                template, tool_generator(kind).sample(index), {"program": 0.5, "observation": 0.1}
+            )
+            assert len(tokens) <= 928 or kind == "program", (kind, index, len(tokens))
+
+
+def test_the_stages_of_the_embedded_policy_draw_what_they_drew():
+    """The shipped weights were built from these samples; kinds that a mixture does not name must not move them."""
+    config = warmstart_tiny.get_config()
+    stage = config.stages.a_write.mixture.to_dict()
+    drawn = warmstart.Generator(config.seed, stage, config.exemplar_share)
+    digest = hashlib.sha256()
+    for index in range(200):
+        digest.update(repr(drawn.sample(index)).encode())
+    # Documents, and so samples, follow the Python version's own texts.
+    if sys.version_info[:2] == (3, 11):
+        assert digest.hexdigest() == "cc7440669ce8d3590cc9cc7325688b4e03a076cbe87aa675f88bcc321ba7ae72"
+    everything = warmstart.Generator(config.seed, {**stage, "tool_program": 0.0}, config.exemplar_share)
+    assert [everything.sample(i) for i in range(20)] == [drawn.sample(i) for i in range(20)]
+
+
 def test_held_out_families_never_enter():
     held_out = {family.name for family in families.all_families() if family.held_out}
     assert len(held_out) >= 3
     assert not {family.name for family in generator(program=1)._families} & held_out
+    assert {family.name for family in generator()._tool_families} == {"bank", "calendar", "mailbox", "warehouse"}
 
 
 def test_responses_weigh_one_and_prompts_as_configured(template):

@@ -11,6 +11,7 @@ import dataclasses
 import re
 import warnings
 
+from spade_jax.envs import tools
 from spade_jax.envs.contract import REQUIRED_METHODS, environment_id
 
 MAX_SOURCE_CHARS = 60_000
@@ -28,6 +29,14 @@ ALLOWED_IMPORTS = _names(
     """
 )
 _ALLOWED_SUBMODULES = frozenset({"collections.abc"})
+TOOL_IMPORTS = ALLOWED_IMPORTS | {tools.MODULE}  # of a tool-use program
+
+# What the base class of tool-use programs does itself.
+_HARNESS_METHODS = {name for name in vars(tools.ToolEnvironment) if not name.startswith("_")} - {
+    "setup",
+    "secrets",
+    "max_turns",
+}
 
 _BANNED_NAMES = _names(
     """
@@ -67,8 +76,9 @@ class Program:
 
     Attributes:
       source: Python source text, untrusted.
-      class_name: the environment class: the first with `reset` and `step`.
-      has_solution: whether that class defines `solution`.
+      class_name: the environment class: the first with `reset` and `step`, or the first
+        subclass of `ToolEnvironment` with `setup`.
+      has_solution: whether that class has a `solution`; a tool-use program always has.
       has_secrets: whether it defines `secrets`.
     """
 
@@ -82,8 +92,12 @@ class Program:
         return environment_id(self.source)
 
 
-def parse_program(source: str) -> Program:
-    """Checks a source text; raises ProgramError ("no_code", "unparsable" or "banned")."""
+def parse_program(source: str, kind: str = "game") -> Program:
+    """Checks a source text of a "game" or "tool" program.
+
+    Raises:
+      ProgramError: "no_code", "unparsable" or "banned".
+    """
     if not source.strip():
         raise ProgramError("no_code", "the program is empty")
     if len(source) > MAX_SOURCE_CHARS:
@@ -97,34 +111,44 @@ def parse_program(source: str) -> Program:
     except (ValueError, RecursionError, MemoryError) as error:
         raise ProgramError("unparsable", f"{type(error).__name__}: {error}") from None
 
+    imports = (TOOL_IMPORTS if kind == "tool" else ALLOWED_IMPORTS) | _ALLOWED_SUBMODULES
     for node in ast.walk(tree):
-        if offence := _offence(node):
+        if offence := _offence(node, imports):
             raise ProgramError("banned", f"line {getattr(node, 'lineno', 0)}: {offence}")
 
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             methods = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
-            if methods.issuperset(REQUIRED_METHODS):
+            if _is_tool_program(node, methods) if kind == "tool" else methods.issuperset(REQUIRED_METHODS):
                 break
     else:
-        raise ProgramError("unparsable", f"no class defines {' and '.join(REQUIRED_METHODS)}")
+        missing = "class of ToolEnvironment defines setup" if kind == "tool" else "class defines reset and step"
+        raise ProgramError("unparsable", f"no {missing}")
+    if kind == "tool" and (taken := methods & _HARNESS_METHODS):
+        raise ProgramError("banned", f"method {min(taken)}, which the base class keeps for itself")
     # The name is shown in prompts, so it stays short and plain.
     if len(node.name) > MAX_CLASS_NAME_CHARS or not node.name.isascii():
         raise ProgramError(
             "unparsable", f"class name {node.name[:20]!a}... is not {MAX_CLASS_NAME_CHARS} ASCII letters"
         )
-    return Program(source, node.name, "solution" in methods, "secrets" in methods)
+    return Program(source, node.name, kind == "tool" or "solution" in methods, "secrets" in methods)
 
 
-def _offence(node: ast.AST) -> str | None:
-    """What is banned about one node, if anything."""
+def _is_tool_program(node: ast.ClassDef, methods: set[str]) -> bool:
+    """Whether a class is written as a direct subclass of our base class."""
+    bases = {ast.unparse(base) for base in node.bases}
+    return "setup" in methods and bool(bases & {"ToolEnvironment", f"{tools.MODULE}.ToolEnvironment"})
+
+
+def _offence(node: ast.AST, imports: frozenset[str]) -> str | None:
+    """What is banned about one node, if anything; `imports` are the modules it may import."""
     match node:
         case ast.Import(names=names):
             for alias in names:
-                if alias.name not in ALLOWED_IMPORTS | _ALLOWED_SUBMODULES:
+                if alias.name not in imports:
                     return f"import of {alias.name}"
         case ast.ImportFrom(module=module, names=names, level=level):
-            if level or module not in ALLOWED_IMPORTS | _ALLOWED_SUBMODULES:
+            if level or module not in imports:
                 return f"import from {module}"
             for alias in names:
                 if alias.name in _BANNED_ATTRIBUTES or alias.name.startswith("_"):

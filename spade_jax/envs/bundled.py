@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spade_jax.envs import families
 from spade_jax.envs.contract import environment_id
 from spade_jax.envs.families import base
+from spade_jax.envs.families import tools as tool_families
 from spade_jax.structs import EnvironmentRecord
 
 # Theme words of programs that no document grounds.
@@ -54,7 +56,14 @@ class Bundled:
         return FAMILY if self.family.held_out else RANGE
 
 
-def bundled_records(split: str, count: int, seed: int, words: Sequence[str] = THEME_WORDS) -> list[Bundled]:
+def families_of(kind: str) -> tuple[base.Family, ...]:
+    """Every bundled family of a kind, "game" or "tool", ordered by name."""
+    return tool_families.all_families() if kind == "tool" else families.all_families()
+
+
+def bundled_records(
+    split: str, count: int, seed: int, words: Sequence[str] = THEME_WORDS, kind: str = "game"
+) -> list[Bundled]:
     """Draws `count` programs, taking the families in turn.
 
     Args:
@@ -63,6 +72,7 @@ def bundled_records(split: str, count: int, seed: int, words: Sequence[str] = TH
       count: how many programs, at least 0.
       seed: names the draw; two seeds share next to no program.
       words: theme words to choose from, 16 or more.
+      kind: "game" or "tool".
 
     Raises:
       ValueError: an unknown split, or too few words.
@@ -71,30 +81,34 @@ def bundled_records(split: str, count: int, seed: int, words: Sequence[str] = TH
         raise ValueError(f"split is {split!r}; give {base.TRAIN!r} or {base.HELD_OUT!r}.")
     if len(words) < _WORDS_A_PROGRAM:
         raise ValueError(f"words holds {len(words)} theme words; give at least {_WORDS_A_PROGRAM}.")
-    sources = [family for family in families.all_families() if split == base.HELD_OUT or not family.held_out]
-    return [_draw(sources[i % len(sources)], random.Random(f"{seed}/{split}/{i}"), split, words) for i in range(count)]
+    sources = [family for family in families_of(kind) if split == base.HELD_OUT or not family.held_out]
+    return [
+        _draw(sources[i % len(sources)], random.Random(f"{seed}/{split}/{i}"), split, words, kind) for i in range(count)
+    ]
 
 
-def held_out_probe(instances: int) -> list[Bundled]:
-    """The one fixed probe, the same for every policy and run, of programs that nothing is trained on.
+def held_out_probe(instances: int, kind: str = "game") -> list[Bundled]:
+    """The one fixed probe of a kind, the same for every policy and run, of programs that nothing is trained on.
 
     `instances` programs of every family at each of its difficulties: the warm start's, for families
     that it has seen, and those kept out of it, for all.
     """
-    known = sum(not family.held_out for family in families.all_families())
+    every = families_of(kind)
+    known = sum(not family.held_out for family in every)
     return [
-        *bundled_records(base.HELD_OUT, instances * len(families.all_families()), _PROBE_SEED),
-        *bundled_records(base.TRAIN, instances * known, _PROBE_SEED),
+        *bundled_records(base.HELD_OUT, instances * len(every), _PROBE_SEED, kind=kind),
+        *bundled_records(base.TRAIN, instances * known, _PROBE_SEED, kind=kind),
     ]
 
 
-def _draw(family: base.Family, rng: random.Random, split: str, words: Sequence[str]) -> Bundled:
+def _draw(family: base.Family, rng: random.Random, split: str, words: Sequence[str], kind: str) -> Bundled:
     params = family.parameters(rng, split)
     source = family.source(params, rng.sample(list(words), _WORDS_A_PROGRAM))
     record = EnvironmentRecord(
         id=environment_id(source),
         source=source,
-        class_name=source.split("\nclass ")[1].split(":")[0],
+        class_name=re.search(r"^class (\w+)", source, re.MULTILINE)[1],
+        kind=kind,
         skill=family.skill,
         hint=family.hint(params),
     )

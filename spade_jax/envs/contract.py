@@ -15,6 +15,10 @@ A program is one Python source file, standard library only, with one class:
 `info["success"]` says whether the goal was met; where it is absent, success is
 termination with reward >= 1 - 1e-6. The action arrives as `\\boxed{command}`, or
 as the stripped response where the player boxed nothing.
+
+A tool-use program keeps the same contract through its base class (`tools.py`): actions
+arrive as `<tool_call>{json}</tool_call>` or `<answer>done</answer>`, and `solution` lists
+what stands inside the tags.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 from spade_jax import structs
-from spade_jax.designer import gate, parse, prompts
+from spade_jax.designer import gate, parse, prompts, tool_prompts
 from spade_jax.envs.contract import environment_id
 from spade_jax.rollout.generate import generate
 from spade_jax.sampler import Engine, SamplingConfig
@@ -31,7 +31,7 @@ class DesignSettings:
       hint_max_new_tokens: budget of a hint.
       attempts: programs drawn per place before it stays empty.
       style: prompt style, see `designer.prompts`.
-      gate: sizes of the gate's checks.
+      gate: sizes of the gate's checks, and the kind of programs, "game" or "tool".
     """
 
     sampling: SamplingConfig
@@ -126,7 +126,7 @@ def write_environments(
         sources = [parsing.fenced_program(turn.response) for turn in turns]
         reports = gate.run_gates(pool, sources, settings.gate, known)
         drawn = [
-            _design(assignment, attempt, turn, source, report, step)
+            _design(assignment, attempt, turn, source, report, step, settings.gate.kind)
             for assignment, turn, source, report in zip(assignments, turns, sources, reports, strict=True)
         ]
         drawn = _with_hints(engine, pool, template, drawn, settings, step)
@@ -143,12 +143,14 @@ def _design(
     source: str | None,
     report: structs.GateReport,
     step: int,
+    kind: str,
 ) -> Design:
     source = turn.response if source is None else source
     record = structs.EnvironmentRecord(
         id=environment_id(source),
         source=source,
-        class_name=parse.parse_program(source).class_name if report.valid else "",
+        class_name=parse.parse_program(source, kind).class_name if report.valid else "",
+        kind=kind,
         skill=assignment.skill,
         document_id=assignment.document_id,
         parents=assignment.parents,
@@ -174,6 +176,7 @@ def _with_hints(
     engine: Engine, pool: Pool, template: chat.ChatTemplate, drawn: list[Design], settings: DesignSettings, step: int
 ) -> list[Design]:
     """A separate call reads each valid source and writes its hint; one that leaks is written again, once."""
+    hint_messages = tool_prompts.hint_messages if settings.gate.kind == "tool" else prompts.hint_messages
     valid = {design.assignment.place: design for design in drawn if design.valid}
     hinted: dict[int, Design] = {}
     leaks = dict.fromkeys(valid, "")  # place -> why its hint is asked for again
@@ -185,9 +188,7 @@ def _with_hints(
             [
                 (
                     f"{step}/{name}/{design.assignment.place}/{design.attempt}",
-                    prompts.hint_messages(
-                        design.record.source, style=settings.style, leaked=leaks[design.assignment.place]
-                    ),
+                    hint_messages(design.record.source, style=settings.style, leaked=leaks[design.assignment.place]),
                 )
                 for design in asked
             ],

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spade_jax import structs
-from spade_jax.designer import prompts
+from spade_jax.designer import prompts, tool_prompts
 from spade_jax.envs import contract
 from spade_jax.runtime.seeds import environment_seed
 from spade_jax.sampler import Engine, Response, SamplingConfig
@@ -205,7 +205,8 @@ class _Loop:
             self._ask(play, "reset", play.request.seed)
         elif method == "reset":
             observation, _ = reply.value
-            first = prompts.agent_prompt(observation, self._hint(play), style=self._settings.style)
+            agent_prompt = tool_prompts.agent_prompt if play.request.record.kind == "tool" else prompts.agent_prompt
+            first = agent_prompt(observation, self._hint(play), style=self._settings.style)
             self._submit(play, observation, self._template.prompt([("user", first)]))
         else:
             self._stepped(play, *reply.value)
@@ -241,7 +242,7 @@ class _Loop:
 
     def _responded(self, play: _Play, response: Response) -> None:
         text = self._template.tokenizer.decode(response.tokens)
-        action = parsing.action_of(text)
+        action = parsing.action_of(text, play.request.record.kind)
         play.last_closed = response.stopped
         play.turns.append(
             structs.Turn(

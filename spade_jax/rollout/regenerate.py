@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import random
 from collections.abc import Callable
 
 from spade_jax import structs
-from spade_jax.designer import canaries, corpus, gate, prompts
+from spade_jax.designer import canaries, corpus, gate, prompts, tool_prompts
 from spade_jax.designer.memory import Memory
 from spade_jax.envs.bundled import bundled_records
 from spade_jax.envs.families import base
@@ -26,7 +27,7 @@ class RegenerationSettings:
     """What is asked of the designer.
 
     Attributes:
-      skills: the active skills.
+      skills: the active skills, or domains of tool use.
       places_per_skill: environments wanted per skill.
       exemplars: programs of the same skill shown from memory.
       negatives: class names shown as what to avoid.
@@ -99,12 +100,13 @@ def regenerate(
         exemplars = memory.exemplars(places[place], settings.exemplars, draw)
         negatives = memory.negatives(places[place], settings.negatives, draw)
         text = corpus.first_words(document.text, settings.document_words)
+        ask = prompts.designer_messages
+        if design_settings.gate.kind == "tool":
+            ask = functools.partial(tool_prompts.designer_messages, variant=tool_prompts.draw_variant(draw))
         # Where exemplars are long, fewer are shown: the program must fit behind them.
         for count in range(len(exemplars), -1, -1):
             shown = exemplars[:count]
-            messages = prompts.designer_messages(
-                places[place], text, shown, negatives, style=design_settings.style, rng=draw
-            )
+            messages = ask(places[place], text, shown, negatives, style=design_settings.style, rng=draw)
             if generate.fits(template, messages, settings.context, design_settings.max_new_tokens):
                 break
         return Assignment(place, places[place], document.id, tuple(e.id for e in shown), messages)
@@ -119,8 +121,9 @@ def regenerate(
 
 def _send_canaries(pool: Pool, config: gate.GateConfig, rng: random.Random) -> int:
     """How many programs of known worth the gate misjudges; each is a warning. Nobody trains on them."""
-    # They resemble each other, and novelty is not what they try.
-    config = dataclasses.replace(config, checks=tuple(check for check in config.checks if check != "novel"))
+    # They resemble each other, and novelty is not what they try. They are games in a run of any kind.
+    checks = tuple(check for check in config.checks if check != "novel")
+    config = dataclasses.replace(config, checks=checks, kind="game")
     sent = [canary for canary in canaries.draw(rng) if canary.check in ("", *config.checks)]
     reports = gate.run_gates(pool, [canary.source for canary in sent], config)
     wrong = 0
@@ -136,9 +139,9 @@ def _send_canaries(pool: Pool, config: gate.GateConfig, rng: random.Random) -> i
     return wrong
 
 
-def bundled(places: int, index: int, cursor: corpus.Cursor, *, seed: int) -> Regeneration:
+def bundled(places: int, index: int, cursor: corpus.Cursor, *, seed: int, kind: str = "game") -> Regeneration:
     """The fixed-environment baseline: the `index`-th slice of a fixed set of bundled programs, hints included."""
-    fixed = bundled_records(base.TRAIN, _FIXED_SLICES * places, seed)
+    fixed = bundled_records(base.TRAIN, _FIXED_SLICES * places, seed, kind=kind)
     first = index % _FIXED_SLICES * places
     records = {drawn.record.id: drawn.record for drawn in fixed[first : first + places]}
     return Regeneration([], list(records.values()), list(records.values()), cursor)
@@ -157,5 +160,7 @@ def design_metrics(regeneration: Regeneration, memory: Memory) -> dict[str, floa
         "designer/valid_share": sum(design.valid for design in first) / count,
         "designer/novel_share": sum(novel) / count,
         **({} if regeneration.canaries_wrong is None else {"designer/canary_wrong": regeneration.canaries_wrong}),
-        **{f"designer/reject/{check}": failed_at.count(check) / count for check in gate.CHECKS},
+        **{
+            f"designer/reject/{check}": failed_at.count(check) / count for check in gate.checks_of(first[0].record.kind)
+        },
     }

@@ -32,6 +32,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "policy.dtype": ("float32", "bfloat16"),
     "sampler.cache_dtype": ("float32", "bfloat16"),
     "rollout.environments": ("designer", "bundled"),
+    "rollout.kind": ("game", "tool"),
     "designer.style": ("tiny", "full"),
     "memory.rank": ("lower_bound", "regret"),
     "memory.eviction": ("cells", "oldest"),

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
+import importlib.util
+import os
 import sys
 
 PROGRAM_MODULES = (
@@ -79,6 +81,10 @@ LAZY_MODULES = (
     "warnings",
 )
 
+# Files of ours that programs import as top-level modules: {name: path inside the package}.
+# They are loaded by path, since nothing else of the package may be reachable in a child.
+PROVIDED_MODULES = {"toolkit": os.path.join("envs", "tools.py")}
+
 
 def load_and_freeze() -> None:
     """Loads the modules, then leaves this process no way to find any other."""
@@ -89,6 +95,11 @@ def load_and_freeze() -> None:
             importlib.import_module(name)
         except ModuleNotFoundError:
             continue  # not in this version of Python
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    for name, path in PROVIDED_MODULES.items():
+        spec = importlib.util.spec_from_file_location(name, os.path.join(package, path))
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
     sys.meta_path[:] = [importlib.machinery.BuiltinImporter]
     sys.path[:] = []
     sys.path_hooks[:] = []

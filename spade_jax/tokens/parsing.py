@@ -10,6 +10,9 @@ _OPENING_FENCE = re.compile(r"^[ \t]*```(?:python|py)?[ \t]*$", re.MULTILINE)
 _CLOSING_FENCE = re.compile(r"^[ \t]*```[ \t]*$", re.MULTILINE)
 _END_OF_THINKING = "</think>"
 _START_OF_THINKING = "<think>"
+_TAG = re.compile(r"<(/?)(tool_call|answer)>")
+MAX_TOOL_ACTION_CHARS = 8000
+DONE = "done"
 
 
 def answer_part(text: str) -> str:
@@ -40,10 +43,47 @@ def last_boxed(text: str) -> str | None:
     return None if best is None else text[best[0] + 1 : best[1]].strip()
 
 
-def action_of(response: str) -> str:
-    """The action string a program receives: `\\boxed{command}`, or the stripped response."""
+def action_of(response: str, kind: str = "game") -> str:
+    """The action string a program receives.
+
+    A game gets `\\boxed{command}`; a tool-use program the last complete `<tool_call>...</tool_call>`
+    or `<answer>...</answer>`. Without one, both get the stripped response.
+    """
+    if kind == "tool":
+        tagged = last_tagged(response)
+        action = response.strip() if tagged is None else tagged
+        return action if len(action) <= MAX_TOOL_ACTION_CHARS else action[:MAX_TOOL_ACTION_CHARS]
     command = last_boxed(response)
     return response.strip() if command is None else boxed(command)
+
+
+def action_for(command: str, kind: str = "game") -> str:
+    """The action string of a program's own command, as `solution()` lists it."""
+    if kind == "tool":
+        tag = "answer" if command == DONE else "tool_call"
+        return f"<{tag}>{command}</{tag}>"
+    return boxed(command)
+
+
+def last_tagged(text: str) -> str | None:
+    """The last complete `<tool_call>...</tool_call>` or `<answer>...</answer>`, tags included, or None.
+
+    A closing tag ends the latest opening tag of its name, so of nested calls the innermost
+    counts, and an unterminated one is passed over. A tag of the other name in between is content.
+    """
+    text = answer_part(text)
+    last = None
+    opened: dict[str, int] = {}
+    for match in _TAG.finditer(text):
+        closing, name = match.groups()
+        if not closing:
+            opened[name] = match.start()
+        elif name in opened:
+            last = (opened.pop(name), match.end())
+    if last is None:
+        return None
+    tag, _, content = text[last[0] + 1 : last[1]].partition(">")
+    return f"<{tag}>{content[: -len(tag) - 3].strip()}</{tag}>"
 
 
 def fenced_program(text: str) -> str | None:

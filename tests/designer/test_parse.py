@@ -101,3 +101,46 @@ def test_harmless_neighbours_of_the_banned_are_allowed():
 def test_every_allowed_import_can_be_imported():
     for name in parse.ALLOWED_IMPORTS:
         __import__(name)
+
+
+TOOL = """\
+from toolkit import ToolEnvironment
+
+
+class Stock(ToolEnvironment):
+    def setup(self, rng):
+        pass
+
+    def read(self, item: str):
+        return item
+"""
+
+
+def test_a_tool_program_is_a_subclass_of_our_base_class():
+    program = parse.parse_program(TOOL, "tool")
+    assert (program.class_name, program.has_solution) == ("Stock", True)
+    qualified = TOOL.replace("from toolkit import ToolEnvironment", "import toolkit").replace("(Tool", "(toolkit.Tool")
+    assert parse.parse_program(qualified, "tool").class_name == "Stock"
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "failure", "evidence"),
+    [
+        (TOOL, "game", "banned", "import from toolkit"),
+        (TOOL.replace("(ToolEnvironment)", ""), "tool", "unparsable", "no class of ToolEnvironment defines setup"),
+        (TOOL.replace("def setup", "def set_up"), "tool", "unparsable", "no class of ToolEnvironment defines setup"),
+        (TOOL.replace("def read", "def step"), "tool", "banned", "method step, which the base class"),
+        (TOOL.replace("def read", "def solution"), "tool", "banned", "method solution, which the base class"),
+        (
+            TOOL.replace("import ToolEnvironment", "import ToolEnvironment, _inside"),
+            "tool",
+            "banned",
+            "import of _inside",
+        ),
+        (TOOL.replace("return item", "import os"), "tool", "banned", "import of os"),
+    ],
+)
+def test_tool_programs_that_are_refused(source, kind, failure, evidence):
+    with pytest.raises(parse.ProgramError, match=evidence) as error:
+        parse.parse_program(source, kind)
+    assert error.value.failure == failure

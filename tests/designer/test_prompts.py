@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from spade_jax.designer import prompts, schedule
+from spade_jax.designer import prompts, schedule, tool_prompts
 from spade_jax.structs import EnvironmentRecord
 from spade_jax.tokens.parsing import fenced_program
 
@@ -85,3 +85,46 @@ def test_skills_rotate_three_at_a_time():
     assert schedule.active_skills(prompts.SKILLS, 1, 4) == (*prompts.SKILLS[4:], *prompts.SKILLS[:2])
     with pytest.raises(ValueError, match="7 active skills"):
         schedule.active_skills(prompts.SKILLS, 0, 7)
+
+
+def test_tiny_tool_prompts_are_exactly_these():
+    messages = tool_prompts.designer_messages(
+        "banking", "The  with\nstatement", [RECORD], ["NameA"], variant="execute", style="tiny", rng=random.Random(0)
+    )
+    assert messages == [
+        (
+            "user",
+            "Domain: banking\nVariant: execute\nDocument: The with statement\nExample:\n```python\nclass A:\n    pass\n"
+            "```\nAvoid: NameA\nWrite a tool environment.",
+        )
+    ]
+    assert tool_prompts.hint_messages("x = 1\n", style="tiny") == [("user", "Write a plan.\n```python\nx = 1\n```")]
+    assert tool_prompts.agent_prompt("Look.") == "You are using tools.\nLook."
+    assert tool_prompts.agent_prompt("Look.", "Go <eot>on.") == "You are using tools.\nHint: Go  on.\nLook."
+
+
+def test_full_tool_prompts_state_the_contract_the_variant_and_the_form_of_a_reply():
+    (_, contract), (_, request) = tool_prompts.designer_messages(
+        "mail", "DOC", [], [], variant="missing value", style="full", rng=random.Random(0)
+    )
+    assert "from toolkit import ToolEnvironment" in contract and "3 to 8 of them" in contract
+    assert "self.ask(text, criterion, *calls), 3 to 5 times" in contract
+    assert " toolkit" not in contract.partition("of it only: ")[2]
+    assert request.startswith("Write one tool-use environment in this domain: mail. Variant: missing value, that is, ")
+    assert "DOC" in request and request.endswith("in one ```python fence.")
+    agent = tool_prompts.agent_prompt("Tools: ...", "Read first.", style="full")
+    assert "<tool_call>{" in agent and "<answer>done</answer>" in agent
+    assert agent.index("Hint: Read first.") < agent.index("Tools: ...")
+    assert "never a value" in tool_prompts.hint_messages("x", style="full")[0][1]
+
+
+def test_ten_domains_and_four_variants_by_weight():
+    assert len(set(tool_prompts.DOMAINS)) == 10
+    rng = random.Random(0)
+    drawn = [tool_prompts.draw_variant(rng) for _ in range(7000)]
+    for variant, weight in {"execute": 3, "read-then-write": 2, "missing value": 1, "irrelevant request": 1}.items():
+        assert abs(drawn.count(variant) - 1000 * weight) < 150  # 4 standard deviations at most
+    with pytest.raises(ValueError, match="variant 'x' is unknown; use one of execute, "):
+        tool_prompts.designer_messages("mail", "", [], [], variant="x", style="tiny", rng=rng)
+    with pytest.raises(ValueError, match="'huge'"):
+        tool_prompts.agent_prompt("x", style="huge")

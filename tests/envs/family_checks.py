@@ -53,7 +53,7 @@ def load_family(name: str) -> base.Family:
 
 def all_names() -> list[str]:
     """The names of all families in the folder."""
-    return sorted(m.name for m in pkgutil.iter_modules(families.__path__) if m.name != "base")
+    return sorted(m.name for m in pkgutil.iter_modules(families.__path__) if m.name != "base" and not m.ispkg)
 
 
 def program(family: base.Family, split: str, draw: int) -> tuple[dict[str, Any], str]:

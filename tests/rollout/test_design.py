@@ -227,6 +227,8 @@ def test_frontier_environments_replace_new_ones_evenly_over_skills(template, poo
 
 def test_the_fixed_environment_baseline_needs_no_designer():
     first = regenerate_lib.bundled(6, 0, {}, seed=0)
+    assert {record.kind for record in first.in_play} == {"game"}
+    assert {record.kind for record in regenerate_lib.bundled(6, 0, {}, seed=0, kind="tool").in_play} == {"tool"}
     assert first.designs == []
     assert len(first.in_play) == 6
     assert all(record.hint for record in first.in_play)

@@ -1,16 +1,19 @@
 import dataclasses
+import random
 
 import numpy as np
 import pytest
 
 from spade_jax import structs
+from spade_jax.envs import bundled
+from spade_jax.envs.families import base
 from spade_jax.learner.logprobs import model_logprobs
 from spade_jax.rollout import episodes as episodes_lib
 from spade_jax.rollout.trajectories import conversation_trajectory
-from spade_jax.sampler import SamplingConfig
+from spade_jax.sampler import Response, SamplingConfig
 
 # A program whose every observation names the turn, so that a transcript can be checked by eye.
-COUNTER = '''
+COUNTER = """
 class Counter:
     def __init__(self, max_turns=3, **kwargs):
         self.max_turns = max_turns
@@ -23,7 +26,7 @@ class Counter:
         self.turn += 1
         done = self.turn >= self.max_turns
         return f"turn {self.turn}", 0.25 * self.turn, done, False, {"success": False}
-'''
+"""
 SETTINGS = episodes_lib.EpisodeSettings(
     sampling=SamplingConfig(temperature=1.0), max_turns=5, max_new_tokens=6, context=256, style="tiny"
 )
@@ -178,3 +181,61 @@ def test_everything_is_released_when_the_caller_is_interrupted(make_engine, pool
     assert not engine.busy
     (episode,) = episodes_lib.play_episodes(engine, pool, template, requests([record()])[:1], SETTINGS)
     assert episode.status == structs.FAILURE
+
+
+class ScriptedEngine:
+    """The sampler's interface, with responses out of a function of the prompt's text."""
+
+    def __init__(self, template, respond):
+        self._template, self._respond, self._asked = template, respond, []
+
+    @property
+    def busy(self):
+        return bool(self._asked)
+
+    def open(self, conversation_id, sampling, prefix=""):
+        return conversation_id
+
+    def close(self, handle):
+        pass
+
+    def length(self, handle):
+        return 0
+
+    def submit(self, handle, tokens, max_new_tokens):
+        self._asked.append((handle, self._respond(self._template.tokenizer.decode(tokens))))
+
+    def step(self):
+        asked, self._asked = self._asked, []
+        responses = []
+        for handle, text in asked:
+            tokens = np.asarray(self._template.tokenizer.encode(text), np.int32)
+            zeros = np.zeros(len(tokens))
+            responses.append(
+                Response(
+                    handle, tokens, zeros.astype(np.float32), zeros.astype(np.int32), stopped=True, out_of_context=False
+                )
+            )
+        return responses
+
+
+def test_a_tool_program_is_asked_and_answered_in_its_own_form(pool, template):
+    """A scripted player wins a bundled program through the loop: prompts, tags and criteria fit together."""
+    (drawn,) = bundled.bundled_records(base.TRAIN, 1, seed=3, kind="tool")
+    player = drawn.family.player(drawn.params, random.Random(1), True)
+    player._slip = 0.0
+    shown = []
+
+    def respond(text):
+        shown.append(text)
+        return player.act(text)
+
+    asked = requests([drawn.record], seeds=1)[1:]
+    (episode,) = episodes_lib.play_episodes(
+        ScriptedEngine(template, respond), pool, template, asked, dataclasses.replace(SETTINGS, max_turns=20)
+    )
+    assert (episode.arm, episode.status, episode.episode_return) == (structs.HINTED, structs.SUCCESS, 1.0)
+    assert shown[0].startswith(f"You are using tools.\nHint: {drawn.record.hint}\nTools:\n")
+    assert episode.turns[-1].action == "<answer>done</answer>"
+    assert episode.turns[0].action.startswith('<tool_call>{"name": ')
+    assert "<tool_call>" in episode.turns[0].response and not episode.turns[0].response.startswith("<tool_call>")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from configs import base, spade_tiny
+from configs import base, spade_tiny, spade_tiny_tools
 from configs.words import parse_words
+from spade_jax.designer import tool_prompts
 from spade_jax.runtime.checks import check_config
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.presets import SWITCHES, get_key, resolve_preset
@@ -72,6 +73,15 @@ def test_every_config_is_locked_and_resolves(path, monkeypatch, tmp_path):
 @pytest.mark.parametrize("words", [None, "runlocal", "long", "paper", "runlocal,paper", "long, paper"])
 def test_tiny_variants_pass_the_checks(words):
     check_config(resolve_preset(spade_tiny.get_config(words)))
+
+
+@pytest.mark.parametrize("words", [None, "runlocal", "bundled", "paper", "runlocal,bundled,paper"])
+def test_tools_variants_pass_the_checks(words):
+    config = spade_tiny_tools.get_config(words)
+    check_config(resolve_preset(config))
+    assert config.rollout.kind == "tool" and set(config.rollout.skills) < set(tool_prompts.DOMAINS)
+    assert config.rollout.environments == ("bundled" if words and "bundled" in words else "designer")
+    assert spade_tiny_tools.get_config().rollout.regenerate_every == 8
 
 
 def test_tiny_is_as_documented():

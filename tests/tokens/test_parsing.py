@@ -36,6 +36,58 @@ def test_action_without_a_box_is_the_stripped_response():
     assert parsing.last_boxed(structs.boxed("go {1}")) == "go {1}"
 
 
+CALL = '<tool_call>{"name": "f"}</tool_call>'
+END = "<answer>done</answer>"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (CALL, CALL),
+        (f"I read it. {CALL} ok", CALL),
+        ("<tool_call> {} \n</tool_call>", "<tool_call>{}</tool_call>"),
+        (f"{CALL}{END}", END),
+        (f"{END} {CALL}", CALL),
+        (f"{END}<tool_call>{{", END),
+        (f"<tool_call>{{ {END}", END),
+        (f"<tool_call>{{ {CALL}", CALL),
+        (f"<tool_call>{CALL}</tool_call>", CALL),
+        ("</tool_call><tool_call>", None),
+        ("<tool_call>a</answer>", None),
+        (
+            '<tool_call>{"a": "<answer>done</answer>"}</tool_call>',
+            '<tool_call>{"a": "<answer>done</answer>"}</tool_call>',
+        ),
+        (f"<think>{CALL}</think>{END}", END),
+        (f"<think>{CALL}", None),
+        ("<TOOL_CALL>{}</TOOL_CALL>", None),
+        ("\\boxed{7}", None),
+        ("", None),
+    ],
+)
+def test_last_tagged(text, expected):
+    assert parsing.last_tagged(text) == expected
+
+
+def test_last_tagged_is_not_quadratic_in_hostile_text():
+    assert parsing.last_tagged("<tool_call><answer>" * 200_000) is None
+    assert parsing.last_tagged("<tool_call>" * 200_000 + "</tool_call>" * 200_000) == "<tool_call></tool_call>"
+
+
+def test_tool_actions_are_tags_or_the_stripped_response_and_have_a_limit():
+    assert parsing.action_of(f" so {CALL}\n", "tool") == CALL
+    assert parsing.action_of(" \\boxed{7} ", "tool") == "\\boxed{7}"
+    assert parsing.action_of(f"{CALL} \\boxed{{7}}") == "\\boxed{7}"  # a game knows no tags
+    for text in ("x" * 10**6, f"<tool_call>{'x' * 10**6}</tool_call>"):
+        assert len(parsing.action_of(text, "tool")) == parsing.MAX_TOOL_ACTION_CHARS
+
+
+def test_commands_of_a_solution_become_the_actions_that_a_response_would_give():
+    assert parsing.action_for('{"name": "f"}', "tool") == CALL
+    assert parsing.action_for("done", "tool") == END
+    assert parsing.action_for("left") == parsing.action_of("\\boxed{left}")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

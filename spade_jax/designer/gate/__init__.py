@@ -21,7 +21,7 @@ from spade_jax.designer.gate.actions import GARBAGE, listed_actions
 from spade_jax.designer.gate.config import GateConfig
 from spade_jax.designer.gate.driver import PoolLike, drive
 from spade_jax.designer.gate.novel import Signature, signature
-from spade_jax.designer.gate.registry import CHECKS, EXECUTED, PARSE
+from spade_jax.designer.gate.registry import CHECKS, PARSE, REQUIRES, checks_of, executed
 from spade_jax.designer.gate.session import GateCall, Outcome, Rejected, ReplyLike, Session, one_line
 from spade_jax.designer.reward import INFRASTRUCTURE
 from spade_jax.structs import CheckVerdict, GateReport
@@ -35,6 +35,7 @@ __all__ = [
     "Signature",
     "check",
     "check_hint",
+    "checks_of",
     "listed_actions",
     "run_gates",
     "run_hint_checks",
@@ -63,13 +64,13 @@ def check(
     try:
         if source is None:
             raise parse.ProgramError("no_code", "the response holds no fenced program")
-        program = parse.parse_program(source)
+        program = parse.parse_program(source, config.kind)
     except parse.ProgramError as error:
         return GateReport((CheckVerdict(PARSE, False, one_line(error)),), error.failure, False)
     verdicts = [CheckVerdict(PARSE, True, f"class {program.class_name}")]
     session = Session(program, config, known, hint)
-    for name, run in EXECUTED.items():
-        if name in config.checks:
+    for name, run in executed(config.kind).items():
+        if name in config.checks or REQUIRES.get(name) in config.checks:
             verdict, failure = yield from _judge(name, run, session)
             verdicts.append(verdict)
             if failure:
@@ -82,7 +83,7 @@ def check_hint(
     source: str, hint: str, config: GateConfig = DEFAULT_CONFIG
 ) -> Generator[GateCall, list[ReplyLike], tuple[CheckVerdict, str | None]]:
     """Checks the hint of a program that has passed; returns (verdict, failure class or None)."""
-    session = Session(parse.parse_program(source), config, hint=hint)
+    session = Session(parse.parse_program(source, config.kind), config, hint=hint)
     return (yield from _judge("sealed", sealed.check_hint, session))
 
 
@@ -99,7 +100,7 @@ def run_gates(
     """
     hints = hints or [None] * len(sources)
     gates = [check(source, config, known, hint) for source, hint in zip(sources, hints, strict=True)]
-    reports: list[GateReport] = drive(pool, gates, sources)
+    reports: list[GateReport] = drive(pool, gates, sources, config.kind)
     if "novel" not in config.checks:
         return reports
     accepted: list[Signature] = []
@@ -121,7 +122,8 @@ def run_hint_checks(
     """`check_hint` of many programs, in order; passes all where the config leaves `sealed` out."""
     if "sealed" not in config.checks:
         return [(CheckVerdict("sealed", None, "not checked"), None)] * len(sources)
-    return drive(pool, [check_hint(s, h, config) for s, h in zip(sources, hints, strict=True)], sources)
+    gates = [check_hint(s, h, config) for s, h in zip(sources, hints, strict=True)]
+    return drive(pool, gates, sources, config.kind)
 
 
 def _judge(

@@ -23,6 +23,7 @@ class GateConfig:
       parrot_score: a policy that repeats the hint must not win more often.
       novel_tiers: which of `novel.TIERS` find duplicates.
       novel_jaccard: share of common token runs from which on a program is a duplicate.
+      kind: of the programs, "game" or "tool".
     """
 
     checks: tuple[str, ...]
@@ -38,3 +39,4 @@ class GateConfig:
     parrot_score: float = 0.25
     novel_tiers: tuple[str, ...] = ("source", "tree", "shingles", "behaviour")
     novel_jaccard: float = 0.8
+    kind: str = "game"

@@ -27,7 +27,10 @@ class PoolLike(Protocol):
 
 
 def drive(
-    pool: PoolLike, gates: Sequence[Generator[GateCall, list[ReplyLike], Any]], sources: Sequence[str | None]
+    pool: PoolLike,
+    gates: Sequence[Generator[GateCall, list[ReplyLike], Any]],
+    sources: Sequence[str | None],
+    kind: str,
 ) -> list[Any]:
     """Runs one gate per source, as many at once as the pool has room for; returns what each returned, in order.
 
@@ -55,7 +58,7 @@ def drive(
             if call.fresh and key in children:
                 pool.close(children.pop(key))
             if key not in children:
-                program = parse.parse_program(sources[gate])
+                program = parse.parse_program(sources[gate], kind)
                 children[key] = pool.open(program.source, program.class_name, hash_seed=call.hash_seed)
             tickets[gate] = [pool.request(children[key], method, *args) for method, args in call.calls]
             waiting.update(dict.fromkeys(tickets[gate], gate))

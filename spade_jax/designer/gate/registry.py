@@ -10,6 +10,7 @@ from spade_jax.designer.gate.responsive import check_responsive
 from spade_jax.designer.gate.sealed import check_sealed
 from spade_jax.designer.gate.session import Outcome, Session
 from spade_jax.designer.gate.solvable import check_nontrivial, check_solvable, check_varied
+from spade_jax.designer.gate.tools import check_criteria, check_reference
 
 PARSE = "parse"  # static, and always the first
 
@@ -25,3 +26,23 @@ EXECUTED: dict[str, Callable[[Session], Outcome]] = {
     "novel": check_novel,
 }
 CHECKS = (PARSE, *EXECUTED)
+
+# The checks that a tool-use program meets besides, each behind the check that it builds on and run where that is.
+_TOOL_CHECKS = {"contract": {"criteria": check_criteria}, "solvable": {"reference": check_reference}}
+REQUIRES = {name: after for after, added in _TOOL_CHECKS.items() for name in added}
+
+
+def executed(kind: str) -> dict[str, Callable[[Session], Outcome]]:
+    """The checks that run programs of a kind, in order."""
+    if kind != "tool":
+        return EXECUTED
+    return {
+        name: check
+        for first, run in EXECUTED.items()
+        for name, check in {first: run, **_TOOL_CHECKS.get(first, {})}.items()
+    }
+
+
+def checks_of(kind: str) -> tuple[str, ...]:
+    """The names of all checks of a kind, in order."""
+    return (PARSE, *executed(kind))

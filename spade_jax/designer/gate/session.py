@@ -12,6 +12,7 @@ from spade_jax.designer import parse
 from spade_jax.designer.gate.config import GateConfig
 from spade_jax.designer.reward import INFRASTRUCTURE
 from spade_jax.envs.contract import MAX_OBSERVATION_CHARS, SUCCESS_REWARD, succeeded
+from spade_jax.tokens import parsing
 
 if TYPE_CHECKING:
     from spade_jax.designer.gate.novel import Signature
@@ -21,6 +22,7 @@ EVIDENCE_CHARS = 300
 # episodes has its chance to show; the other two are for comparison, OTHER with another hash seed.
 MAIN, TWIN, OTHER = range(3)
 CHILDREN = 3
+_BOX = "\\boxed{"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +172,14 @@ class Session:
                 break
         return steps
 
+    def _step_calls(self, actions: Sequence[str]) -> list[tuple[str, tuple[Any, ...]]]:
+        return [("step", (tagged(action) if self.config.kind == "tool" else action,)) for action in actions]
+
+    def start(self, child: int, seed: int) -> Ask:
+        """(first observation, info) of a new instance."""
+        replies = yield from self._ask(child, *_opening(seed))
+        return self._opened(replies, seed, True), replies[-1].value[1]
+
     def reset(self, child: int, index: int) -> Ask:
         """A new instance's first observation (str)."""
         first, _ = yield from self.episode(child, self.seed(index), ())
@@ -178,7 +188,7 @@ class Session:
     def episode(self, child: int, seed: int, commands: Sequence[str], *, construct: bool = True) -> Ask:
         """(first observation, list of `Step`) of an instance that is made anew, or else only reset."""
         actions = [box(command) for command in commands[: self.config.max_turns]]
-        calls = [*_opening(seed, construct), *(("step", (action,)) for action in actions)]
+        calls = [*_opening(seed, construct), *self._step_calls(actions)]
         replies = yield from self._ask(child, *calls)
         first = self._opened(replies, seed, construct)
         return first, self._steps(replies[len(calls) - len(actions) :], actions)
@@ -190,7 +200,7 @@ class Session:
 
     def respond(self, child: int, actions: Sequence[str]) -> Ask:
         """List of `Step` until the episode or the list of whole responses ends."""
-        replies = yield from self._ask(child, *(("step", (action,)) for action in actions))
+        replies = yield from self._ask(child, *self._step_calls(actions))
         return self._steps(replies, actions)
 
     def solve(self, child: int, seed: int) -> Ask:
@@ -225,7 +235,13 @@ def _opening(seed: int, construct: bool = True) -> list[tuple[str, tuple[Any, ..
 
 
 def box(command: str) -> str:
-    return f"\\boxed{{{command}}}"
+    return f"{_BOX}{command}}}"
+
+
+def tagged(action: str) -> str:
+    """A boxed command as tool-use programs get it: the checks speak of all kinds alike."""
+    boxed = action.startswith(_BOX) and action.endswith("}")
+    return parsing.action_for(action[len(_BOX) : -1], "tool") if boxed else action
 
 
 def require_observation(observation: str, where: str) -> None:

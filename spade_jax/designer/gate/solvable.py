@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from spade_jax.designer.gate.actions import listed_actions
 from spade_jax.designer.gate.session import MAIN, Ask, Outcome, Rejected, Session, box
+from spade_jax.designer.gate.tools import TOOL_POLICIES
 from spade_jax.envs.contract import succeeded
 
 _Policy = Callable[[str, str, random.Random], str]  # (first observation, last one, generator) -> command
@@ -36,7 +37,8 @@ def check_nontrivial(session: Session) -> Outcome:
     winning: of few seeds, one lucky guess would already condemn a sound program.
     """
     averages = {}
-    for name, policy in _POLICIES.items():
+    policies = _POLICIES | (TOOL_POLICIES if session.config.kind == "tool" else {})
+    for name, policy in policies.items():
         scores: list[float] = []
         for seeds in (session.config.seeds, session.config.trivial_seeds):
             for index in range(len(scores), seeds):

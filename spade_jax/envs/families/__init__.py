@@ -1,4 +1,4 @@
-"""The bundled families, found by listing this folder."""
+"""The bundled families of games, found by listing this folder; those of tool use are in `tools/`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spade_jax.envs.families import base
 @functools.cache
 def all_families() -> tuple[base.Family, ...]:
     """Every bundled family, ordered by name (the order seeds are drawn in)."""
-    names = sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name != "base")
+    names = sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name != "base" and not m.ispkg)
     return tuple(importlib.import_module(f"{__name__}.{name}").FAMILY for name in names)
 
 
