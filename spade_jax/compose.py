@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from spade_jax import structs
 from spade_jax.designer import corpus, gate, reward, schedule
 from spade_jax.designer import memory as memory_lib
+from spade_jax.envs.bundled import Bundled, held_out_probe
 from spade_jax.learner import batch, objective, partitioning
 from spade_jax.learner import state as state_lib
 from spade_jax.learner import step as step_lib
@@ -190,6 +191,11 @@ def _memory(device_mesh: Mesh) -> int:
     if all("bytes_limit" in stat for stat in stats):
         return sum(stat["bytes_limit"] for stat in stats)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def probe(config: ConfigDict, instances: int) -> list[Bundled]:
+    """The held-out probe of the run's kind and skills, `instances` programs per family and difficulty range."""
+    return held_out_probe(instances, config.rollout.kind, config.rollout.skills)
 
 
 def probe_settings(config: ConfigDict) -> EpisodeSettings:

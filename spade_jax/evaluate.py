@@ -20,11 +20,11 @@ from absl import flags
 from ml_collections import config_flags
 
 from spade_jax import compose
-from spade_jax.envs.bundled import SUITES, held_out_probe
-from spade_jax.evals.probe import bootstrap_interval, play_probe
+from spade_jax.envs.bundled import SUITES
+from spade_jax.evals.probe import compare, play_probe
 from spade_jax.learner import state as state_lib
 from spade_jax.rollout.measure import mean_or_nan, wins
-from spade_jax.runtime import app, checks, compile_cache, seeds
+from spade_jax.runtime import app, checks, compile_cache
 from spade_jax.runtime.checkpoint import Checkpointer
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.presets import resolve_preset
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
         optimizer = state_lib.make_optimizer(compose.optimizer_config(config), model)
         state = compose.train_state(config, model, optimizer, mesh, initial_params)
         engine = compose.engine(config, model, state.params, template, mesh)
-        probe, settings = held_out_probe(_INSTANCES.value, config.rollout.kind), compose.probe_settings(config)
+        probe, settings = compose.probe(config, _INSTANCES.value), compose.probe_settings(config)
 
         def play(params: Any, version: int) -> np.ndarray:
             """float64[N] outcome of every probe instance, NaN where void."""
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> None:
     for suite in SUITES:
         for name in sorted({bundled.family.name for bundled in probe if bundled.suite == suite}):
             tasks[f"{suite}/{name}"] = np.array([(b.suite, b.family.name) == (suite, name) for b in probe])
-    figures = {name: summary(start_N[chosen], np.stack(runs)[:, chosen]) for name, chosen in tasks.items()}
+    figures = {name: compare(start_N[chosen], np.stack(runs)[:, chosen]) for name, chosen in tasks.items()}
     print(f"{'task':<28}{'start':>8}{'trained':>9}{'gain':>8}   95 % interval    void")
     for name, row in figures.items():
         low, high = row["interval"]
@@ -94,22 +94,6 @@ def main(argv: Sequence[str]) -> None:
         )
     if _OUT.value:
         pathlib.Path(_OUT.value).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-
-
-def summary(start_N: np.ndarray, trained_RxN: np.ndarray) -> dict[str, Any]:
-    """Start, trained mean, gain and its bootstrap interval over R runs and N instances, and the void share.
-
-    Void plays (NaN) count for nothing: each win rate is over the plays that counted, the
-    gain over the instances that counted at the start and after training.
-    """
-    gains_RxN = trained_RxN - start_N
-    return {
-        "start": mean_or_nan(start_N),
-        "trained": mean_or_nan(trained_RxN),
-        "gain": mean_or_nan(gains_RxN),
-        "interval": bootstrap_interval(gains_RxN, rng=seeds.array_rng("evaluate")),
-        "void": float(np.isnan(np.vstack([start_N, trained_RxN])).mean()),
-    }
 
 
 def run() -> None:

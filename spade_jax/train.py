@@ -23,7 +23,7 @@ from spade_jax import compose, structs
 from spade_jax.designer import reward
 from spade_jax.designer.delayed import DelayedQueue, Waiting
 from spade_jax.designer.payment import pay
-from spade_jax.envs.bundled import Bundled, held_out_probe
+from spade_jax.envs.bundled import Bundled
 from spade_jax.evals.probe import play_probe, probe_metrics
 from spade_jax.learner import advantage, batch
 from spade_jax.learner import state as state_lib
@@ -117,7 +117,7 @@ def main(argv: Sequence[str]) -> None:
         engine = compose.engine(config, model, state.params, template, mesh)
         playing, designing = compose.episode_settings(config), compose.design_settings(config)
         probing, rewarding = compose.probe_settings(config), compose.reward_config(config)
-        probe = held_out_probe(config.evaluation.instances, config.rollout.kind)
+        probe = compose.probe(config, config.evaluation.instances)
         timers, progress = metrics.Timers(), Progress(first_step, config.run.steps)
         saving = Cadence(config.checkpoint.save_steps, config.checkpoint.save_secs)
         shutdown = stack.enter_context(Shutdown())

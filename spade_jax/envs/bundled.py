@@ -87,18 +87,20 @@ def bundled_records(
     ]
 
 
-def held_out_probe(instances: int, kind: str = "game") -> list[Bundled]:
+def held_out_probe(instances: int, kind: str = "game", skills: Sequence[str] | None = None) -> list[Bundled]:
     """The one fixed probe of a kind, the same for every policy and run, of programs that nothing is trained on.
 
     `instances` programs of every family at each of its difficulties: the warm start's, for families
-    that it has seen, and those kept out of it, for all.
+    that it has seen, and those kept out of it, for all. `skills`, where given, are those whose
+    families are wanted; the programs are the same with or without it.
     """
     every = families_of(kind)
     known = sum(not family.held_out for family in every)
-    return [
+    drawn = [
         *bundled_records(base.HELD_OUT, instances * len(every), _PROBE_SEED, kind=kind),
         *bundled_records(base.TRAIN, instances * known, _PROBE_SEED, kind=kind),
     ]
+    return [bundled for bundled in drawn if skills is None or bundled.record.skill in skills]
 
 
 def _draw(family: base.Family, rng: random.Random, split: str, words: Sequence[str], kind: str) -> Bundled:

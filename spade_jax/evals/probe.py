@@ -9,6 +9,7 @@ so that two policies are compared on pairs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from spade_jax import structs
 from spade_jax.envs.bundled import Bundled
 from spade_jax.rollout.episodes import EpisodeRequest, EpisodeSettings, play_episodes
 from spade_jax.rollout.measure import mean_or_nan, wins
-from spade_jax.runtime.seeds import environment_seed
+from spade_jax.runtime.seeds import array_rng, environment_seed
 from spade_jax.sampler import Engine
 from spade_jax.sandbox import Pool
 from spade_jax.tokens import chat
@@ -85,3 +86,19 @@ def bootstrap_interval(
         return float("nan"), float("nan")
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)
+
+
+def compare(start_N: np.ndarray, trained_RxN: np.ndarray) -> dict[str, Any]:
+    """R trained policies against their common start on N instances: win rates, gain and its interval, void share.
+
+    Void plays (NaN) count for nothing: each win rate is over the plays that counted, the
+    gain over the instances that counted at the start and after training.
+    """
+    gains_RxN = trained_RxN - start_N
+    return {
+        "start": mean_or_nan(start_N),
+        "trained": mean_or_nan(trained_RxN),
+        "gain": mean_or_nan(gains_RxN),
+        "interval": bootstrap_interval(gains_RxN, rng=array_rng("evaluate")),
+        "void": float(np.isnan(np.vstack([start_N, trained_RxN])).mean()),
+    }

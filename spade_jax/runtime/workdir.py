@@ -33,6 +33,8 @@ EVALUATION = (
     "sampler.context",
     "sampler.cache_dtype",
     "rollout.max_turns",
+    "rollout.kind",
+    "rollout.skills",  # whose families are in the probe
     "designer.style",  # of the agent's prompts, too
     "method.truncated_scores_zero",
     "method.void_crashes",

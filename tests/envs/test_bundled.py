@@ -52,6 +52,12 @@ def test_suites_say_how_far_from_the_warm_start_a_program_is():
     assert families_of == {bundled.INSTANCE: known, bundled.RANGE: known, bundled.FAMILY: held_out}
 
 
+def test_a_probe_of_some_skills_is_part_of_the_whole():
+    whole = [drawn for drawn in bundled.held_out_probe(2) if drawn.family.skill in prompts.SKILLS[:2]]
+    part = bundled.held_out_probe(2, skills=prompts.SKILLS[:2])
+    assert part and [drawn.record for drawn in part] == [drawn.record for drawn in whole]
+
+
 def test_the_train_families_cover_every_skill():
     counts = collections.Counter(b.record.skill for b in bundled.bundled_records(base.TRAIN, 60, seed=0))
     assert set(counts) == set(prompts.SKILLS)

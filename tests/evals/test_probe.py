@@ -57,3 +57,15 @@ def test_bootstrap_covers_the_spread_of_runs_and_of_episodes():
     low, high = probe_lib.bootstrap_interval(flips, rng=np.random.default_rng(0), samples=2000)
     assert low == pytest.approx(0.5 - 1.96 * 0.025, abs=0.01)
     assert high == pytest.approx(0.5 + 1.96 * 0.025, abs=0.01)
+
+
+def test_comparison_by_hand():
+    """One void play at the start, one after training: instances 0 and 1 of run 1 give no gain."""
+    start_N = np.array([np.nan, 0.0, 0.0, 1.0])
+    trained_RxN = np.array([[1.0, 0.0, 1.0, 1.0], [1.0, np.nan, 1.0, 0.0]])
+    row = probe_lib.compare(start_N, trained_RxN)
+    assert row["start"] == pytest.approx(1 / 3)
+    assert row["trained"] == pytest.approx(5 / 7)
+    assert row["gain"] == pytest.approx((0 + 1 + 0 + 1 - 1) / 5)
+    assert row["void"] == pytest.approx(2 / 12)
+    assert row["interval"][0] <= row["gain"] <= row["interval"][1]
