@@ -120,11 +120,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
     gate.novel_jaccard = 0.8  # shingles: share of common token runs from which on a program is a duplicate
 
     config.sandbox = sandbox = ConfigDict()
-    sandbox.isolation = (
-        "strict"  # strict: do not start without sandbox.required; best_effort: warn; none: limits only
-    )
-    # What strict requires. These need no privileges; ids, landlock and namespaces are used where the machine has them.
-    sandbox.required = ("descriptors", "session", "limits", "privileges", "seccomp", "accounting")
+    sandbox.isolation = "strict"  # strict: never without sandbox.required; best_effort: warn; none: limits only
+    # ids, landlock and namespaces are used where the machine has them; these need no privileges:
+    sandbox.required = ("descriptors", "session", "limits", "privileges", "seccomp", "accounting")  # layers of strict
     sandbox.max_live = 512  # environments alive at once
     sandbox.memory_mb_total = 16_384  # memory of all environments together, MiB; beyond it the biggest is ended
     sandbox.limits = limits = ConfigDict()

@@ -17,15 +17,29 @@ from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.presets import GATE_CHECKS, get_key
 
 NOVEL_TIERS = ("source", "tree", "shingles", "behaviour")
-# What the designer's prompts and the bundled families know.
-SKILLS = (
-    "mathematical reasoning",
-    "logical deduction",
-    "spatial reasoning",
-    "pattern recognition",
-    "optimization",
-    "causal inference",
-)
+# By kind of program, what the designer's prompts and the bundled families know.
+SKILLS = {
+    "game": (
+        "mathematical reasoning",
+        "logical deduction",
+        "spatial reasoning",
+        "pattern recognition",
+        "optimization",
+        "causal inference",
+    ),
+    "tool": (
+        "inventory",
+        "banking",
+        "calendar",
+        "mail",
+        "library",
+        "home automation",
+        "travel booking",
+        "customer support",
+        "file storage",
+        "project tracking",
+    ),
+}
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "method.regret_scale": ("adaptive", "fixed"),
@@ -196,9 +210,13 @@ def _check_rollout(config: ConfigDict) -> None:
     rollout, learner = config.rollout, config.learner
     if not rollout.skills:
         raise UsageError("rollout.skills=() is empty; name at least one skill")
+    known = SKILLS[rollout.kind]
     for skill in rollout.skills:
-        if skill not in SKILLS:
-            raise UsageError(f"rollout.skills has {_shown(skill)}, which is no skill; use some of {', '.join(SKILLS)}")
+        if skill not in known:
+            raise UsageError(
+                f"rollout.skills has {_shown(skill)}, which is none of rollout.kind={rollout.kind}; "
+                f"use some of {', '.join(known)}"
+            )
     if len(set(rollout.skills)) != len(rollout.skills):
         raise UsageError(f"rollout.skills={tuple(rollout.skills)} names a skill twice; name each once")
     _at_most(config, "rollout.active_skills", len(rollout.skills), "the number of rollout.skills")

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from configs import base, spade_tiny
-from spade_jax.designer import gate, prompts
+from spade_jax.designer import gate, prompts, tool_prompts
 from spade_jax.designer.gate import novel
 from spade_jax.learner import advantage, objective
 from spade_jax.runtime import checks
@@ -20,7 +20,7 @@ from spade_jax.sandbox import layers
 def test_names_are_those_of_the_rooms():
     """Runtime imports no room, so it has its own copy of a few names."""
     assert gate.CHECKS == GATE_CHECKS
-    assert prompts.SKILLS == checks.SKILLS
+    assert {"game": prompts.SKILLS, "tool": tool_prompts.DOMAINS} == checks.SKILLS
     assert checks._CHOICES["sandbox.isolation"] == tuple(layers.ISOLATION)
     assert base.get_config().sandbox.required == layers.REQUIRED
     assert novel.TIERS == checks.NOVEL_TIERS
@@ -40,8 +40,9 @@ def test_base_passes():
         ({"rollout.active_skills": 7}, r"rollout.active_skills=7 is above the number of rollout.skills; use at most 6"),
         ({"rollout.places_per_skill": 1}, r"rollout.places_per_skill=1 .* use at least 2"),
         ({"rollout.skills": ()}, r"rollout.skills=\(\) is empty"),
-        ({"rollout.skills": (1, 2, 3)}, r"rollout.skills has 1, which is no skill"),
-        ({"rollout.skills": ("optimisation",)}, r"has 'optimisation', which is no skill; use some of .* optimization,"),
+        ({"rollout.skills": (1, 2, 3)}, r"rollout.skills has 1, which is none of rollout.kind=game"),
+        ({"rollout.skills": ("optimisation",)}, r"has 'optimisation', which is none of .*; use .* optimization,"),
+        ({"rollout.kind": "tool"}, r"has 'mathematical reasoning', which is none of .*=tool; use .* inventory,"),
         ({"rollout.skills": ("optimization", "optimization")}, r"names a skill twice"),
         ({"rollout.seeds": 1, "rollout.min_pairs": 1}, r"rollout.seeds=1 is out of range; give a value at least 2"),
         ({"rollout.regenerate_every": 6}, r"learner.max_staleness=4 drops every designer sample.*use at least 5"),
