@@ -194,7 +194,7 @@ def _memory(device_mesh: Mesh) -> int:
 
 
 def probe(config: ConfigDict, instances: int) -> list[Bundled]:
-    """The held-out probe of the run's kind and skills, `instances` programs per family and difficulty range."""
+    """The held-out probe for the run's kind and skills, `instances` programs per family and difficulty range."""
     return held_out_probe(instances, config.rollout.kind, config.rollout.skills)
 
 

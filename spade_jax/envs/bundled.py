@@ -91,8 +91,8 @@ def held_out_probe(instances: int, kind: str = "game", skills: Sequence[str] | N
     """The one fixed probe of a kind, the same for every policy and run, of programs that nothing is trained on.
 
     `instances` programs of every family at each of its difficulties: the warm start's, for families
-    that it has seen, and those kept out of it, for all. `skills`, where given, are those whose
-    families are wanted; the programs are the same with or without it.
+    that it has seen, and those kept out of it, for all. `skills`, where given, are those whose known
+    families are wanted, beside all that are held out; the programs are the same with or without it.
     """
     every = families_of(kind)
     known = sum(not family.held_out for family in every)
@@ -100,7 +100,7 @@ def held_out_probe(instances: int, kind: str = "game", skills: Sequence[str] | N
         *bundled_records(base.HELD_OUT, instances * len(every), _PROBE_SEED, kind=kind),
         *bundled_records(base.TRAIN, instances * known, _PROBE_SEED, kind=kind),
     ]
-    return [bundled for bundled in drawn if skills is None or bundled.record.skill in skills]
+    return [b for b in drawn if skills is None or b.suite == FAMILY or b.record.skill in skills]
 
 
 def _draw(family: base.Family, rng: random.Random, split: str, words: Sequence[str], kind: str) -> Bundled:

@@ -53,9 +53,15 @@ def test_suites_say_how_far_from_the_warm_start_a_program_is():
 
 
 def test_a_probe_of_some_skills_is_part_of_the_whole():
-    whole = [drawn for drawn in bundled.held_out_probe(2) if drawn.family.skill in prompts.SKILLS[:2]]
     part = bundled.held_out_probe(2, skills=prompts.SKILLS[:2])
-    assert part and [drawn.record for drawn in part] == [drawn.record for drawn in whole]
+    wanted = [b for b in bundled.held_out_probe(2) if b.family.held_out or b.family.skill in prompts.SKILLS[:2]]
+    assert [b.record for b in part] == [b.record for b in wanted]
+    assert {b.suite for b in part} == set(bundled.SUITES)
+    tools = bundled.held_out_probe(1, "tool", skills=("calendar",))
+    assert {(b.family.name, b.suite) for b in tools} == {
+        ("calendar", bundled.INSTANCE), ("calendar", bundled.RANGE),
+        ("library", bundled.FAMILY), ("thermostat", bundled.FAMILY),
+    }  # fmt: skip
 
 
 def test_the_train_families_cover_every_skill():
