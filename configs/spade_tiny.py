@@ -71,8 +71,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.sandbox.memory_mb_total = 4096
     config.sandbox.limits.call_seconds = 5.0  # a busy laptop must not void an honest program
 
-    # A program has as many tokens as the plays of three environments, and every token counts alike. At 2 and a
-    # learning rate of 3e-4 the share of valid programs fell to a quarter within 18 steps.
+    # A program has as many tokens as the plays of three environments, and every token counts alike:
+    # with a larger weight and learning rate the share of valid programs falls.
     config.learner.role_weight.designer = 0.5
     config.learner.max_staleness = 4
     config.learner.micro_batch_tokens = 2048  # what fits the caches of a CPU
