@@ -66,8 +66,9 @@ def test_nothing_outlives_the_trainer(number):
 
 def test_nothing_outlives_the_trainer_even_where_a_copy_of_its_sockets_does():
     """A fork of the trainer keeps the control sockets open: the servers see that their parent changed."""
-    process = trainer(SPINNERS + "if os.fork() == 0: time.sleep(30); os._exit(0)\ntime.sleep(600)")
+    process = trainer(SPINNERS + "if os.fork() == 0: print('copied', flush=True)\ntime.sleep(600)")
     pids = [int(pid) for pid in process.stdout.readline().split()]
+    assert process.stdout.readline() == "copied\n"  # by the copy: there is one before the trainer dies
     process.kill()
     process.wait()
     try:
