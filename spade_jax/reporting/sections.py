@@ -407,7 +407,7 @@ def performance(curves: Curves) -> str:
             )
     for tag, title, unit in (
         ("perf/env_steps_per_s", "environment steps per second", "number"),
-        ("perf/slot_occupancy", "sampler slots at work", "share"),
+        ("perf/slot_occupancy", "decoded rows that drew a token", "share"),
         ("perf/mfu", "model flops utilisation", "share"),
         ("perf/compilations", "compilations so far", "count"),
     ):

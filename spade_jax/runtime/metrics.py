@@ -75,7 +75,7 @@ TAGS: dict[str, str] = {
     "perf/env_steps_per_s": "environment steps per second of playing",
     "perf/seconds/<phase>": "wall time of one phase of the step",
     "perf/compilations": "programs compiled or loaded from the compilation cache so far",
-    "perf/slot_occupancy": "share of sampler slots at work, mean over decode blocks",
+    "perf/slot_occupancy": "share of the rows computed in decode steps that drew a token",
 }
 
 TEXT_TAGS: dict[str, str] = {

@@ -4,7 +4,7 @@ A slot's row of the cache is left-aligned: index c holds the keys and values of 
 conversation's token c. Each function works on the first `window` positions only, a
 power of two that covers the live tokens, so cost follows live length, not the limit.
 
-Axis legend: S slots, C context, R rows of a prefill, P tokens per row of it, W steps.
+Axis legend: S slots, C context, R rows of a call, P tokens per row of a prefill, W steps.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Cache = tuple[KVCache, ...]  # one per layer: a decode step then updates each in
 
 
 class SlotState(NamedTuple):
-    """What a decode block needs to know of every slot.
+    """What a decode block needs to know of the slots it draws in: all S, or R of them.
 
     Attributes:
-      token: int32[S], the conversation's last token; not in the cache yet.
-      position: int32[S], its index in the conversation.
-      remaining: int32[S], tokens still to draw; 0 for an idle slot.
-      seed: uint32[S, 2], hash of the conversation's id.
+      token: int32[R], the conversation's last token; not in the cache yet.
+      position: int32[R], its index in the conversation.
+      remaining: int32[R], tokens still to draw; 0 for an idle slot.
+      seed: uint32[R, 2], hash of the conversation's id.
       settings: how to draw.
     """
 
@@ -128,6 +128,7 @@ def decode_block(
     params: Any,
     cache: Cache,
     state: SlotState,
+    slots_R: jax.Array | None,
     run_key: jax.Array,
     stop_token: int | jax.Array,
     *,
@@ -135,7 +136,7 @@ def decode_block(
     window: int,
     sharding: jax.sharding.Sharding | None = None,
 ) -> tuple[Cache, jax.Array, jax.Array]:
-    """Draws up to `steps` tokens in every busy slot; ends early when no slot is busy.
+    """Draws up to `steps` tokens in all or some slots; ends early when none of them is busy.
 
     The key of a token is folded from the run's key, the conversation's seed and the
     token's position, so that a draw depends on neither slot, batch nor timing.
@@ -144,7 +145,8 @@ def decode_block(
       model: the decoder with `unrolled=True`.
       params: the *scanned* decoder's parameters; unrolled here, once per block.
       cache: per-layer caches of all slots; donated.
-      state: the slots.
+      state: the slots to draw in.
+      slots_R: int32[R], which they are, distinct; >= S for a padding row. None: all of them, in order.
       run_key: key of the run.
       stop_token: ends a response.
       steps: W.
@@ -152,11 +154,11 @@ def decode_block(
       sharding: of every cache leaf, or None off a mesh.
 
     Returns:
-      (cache, int32[S, W] tokens with -1 where none was drawn, float32[S, W] log-probs).
+      (cache, int32[R, W] tokens with -1 where none was drawn, float32[R, W] log-probs).
     """
     params = unrolled_params(params, model.config.num_layers)
     fold = jax.vmap(jax.random.fold_in)
-    keys_S = fold(fold(jnp.broadcast_to(run_key, state.token.shape), state.seed[:, 0]), state.seed[:, 1])
+    keys_R = fold(fold(jnp.broadcast_to(run_key, state.token.shape), state.seed[:, 0]), state.seed[:, 1])
 
     def busy(carry):
         step, _, _, _, remaining, _, _ = carry
@@ -169,7 +171,7 @@ def decode_block(
         at = jnp.where(active, position, window)[:, None]
         hidden, live = model.apply({"params": params}, token[:, None], at, live)
         logits = model.apply({"params": params}, hidden[:, 0], method="head")
-        uniform = jax.vmap(jax.random.uniform)(fold(keys_S, position + 1))
+        uniform = jax.vmap(jax.random.uniform)(fold(keys_R, position + 1))
         drawn, logp = draw(logits, state.settings, uniform)
         tokens = tokens.at[:, step].set(jnp.where(active, drawn, -1))
         logps = logps.at[:, step].set(jnp.where(active, logp, 0.0))
@@ -178,8 +180,10 @@ def decode_block(
         remaining = jnp.where(active & (drawn != stop_token), remaining - 1, 0)
         return step + 1, live, token, position, remaining, tokens, logps
 
-    slots = state.token.shape[0]
-    outputs = jnp.full((slots, steps), -1, jnp.int32), jnp.zeros((slots, steps), jnp.float32)
-    carry = (0, _read(cache, window), state.token, state.position, state.remaining, *outputs)
+    rows = state.token.shape[0]
+    outputs = jnp.full((rows, steps), -1, jnp.int32), jnp.zeros((rows, steps), jnp.float32)
+    live = _read(cache, window) if slots_R is None else _gather(cache, slots_R, window)
+    carry = (0, live, state.token, state.position, state.remaining, *outputs)
     _, live, _, _, _, tokens, logps = jax.lax.while_loop(busy, advance, carry)
-    return _constrain(_write(cache, live), sharding), tokens, logps
+    cache = _write(cache, live) if slots_R is None else _scatter(cache, slots_R, live)
+    return _constrain(cache, sharding), tokens, logps

@@ -23,11 +23,11 @@ from spade_jax.sampler.decode import SlotState, copy_rows, decode_block, prefill
 from spade_jax.sampler.sampling import SamplingConfig, pack
 
 # Shapes of the prefill: few, because each pair costs a compilation, yet near what is needed,
-# because padding costs as much as tokens. Long prompts go through in several chunks.
-_CHUNKS = (32, 128, 512)
-_ROWS = (4, 16, 64)
-_MAX_TOKENS = 8192  # rows x chunk of one call, which bounds its activations
+# because padding costs as much as tokens. Long prompts go through in several chunks, many rows in several calls.
+_CHUNKS = (16, 64, 256)
+_ROWS = (4, 8, 32)
 _MIN_WINDOW = 256
+_MIN_DECODE = 8  # rows below which a decode step gets no cheaper
 _MIN_SHARED = 16  # a shorter common prefix is cheaper to compute than to copy
 
 
@@ -64,7 +64,7 @@ class Counters:
       sampled_tokens: tokens drawn.
       prefilled_tokens: prompt tokens computed (padding not counted).
       copied_tokens: prompt tokens taken over from a conversation with the same prefix.
-      slot_steps: decode steps times slots.
+      slot_steps: decode steps times the rows that were computed in them.
       prefill_seconds: wall time of prefills and copies.
       decode_seconds: wall time of decode blocks.
       compilations: distinct shapes that the device functions were called with.
@@ -80,7 +80,7 @@ class Counters:
 
     @property
     def occupancy(self) -> float:
-        """Share of slot steps that drew a token; 0 before the first."""
+        """Share of the computed rows that drew a token; 0 before the first."""
         return self.sampled_tokens / max(1, self.slot_steps)
 
 
@@ -129,8 +129,8 @@ def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
 
 
 def _bucket(value: int, sizes: tuple[int, ...]) -> int:
-    """The smallest size that holds `value`, or the largest there is."""
-    return next((size for size in sizes if size >= value), sizes[-1])
+    """The largest size that `value` fills by more than half, or the smallest there is."""
+    return max((size for size in sizes if value > size // 2), default=sizes[0])
 
 
 class Engine:
@@ -186,9 +186,13 @@ class Engine:
         self._mesh = mesh
         self._on_swap = on_swap
         self._sharding = None
+        split = mesh is not None and "data" in mesh.axis_names and slots % mesh.shape["data"] == 0
         if mesh is not None:
-            split = "data" in mesh.axis_names and slots % mesh.shape["data"] == 0
             self._sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data" if split else None))
+        # Rows of a decode call: all slots, half of them, and so on, so that a few busy ones cost little.
+        # Slots that are split over devices stay where they are.
+        halvings = 1 if split and mesh.shape["data"] > 1 else slots.bit_length()
+        self._decode_rows = [slots] + [n for i in range(1, halvings) if (n := -(-slots >> i)) >= _MIN_DECODE]
         make = jax.jit(
             lambda: split_layers(init_cache(model.config, slots, context, cache_dtype)), out_shardings=self._sharding
         )
@@ -358,15 +362,14 @@ class Engine:
         while todo := [c for c in todo if c.pending > 0]:
             by_chunk: dict[int, list[_Conversation]] = collections.defaultdict(list)
             for c in todo:
-                # The largest chunk that would be more than half full.
-                by_chunk[max((s for s in _CHUNKS if c.pending > s // 2), default=_CHUNKS[0])].append(c)
+                by_chunk[_bucket(c.pending, _CHUNKS)].append(c)
             for chunk, rows in sorted(by_chunk.items()):
-                most = min(_ROWS[-1], _MAX_TOKENS // chunk)
-                for first in range(0, len(rows), most):
-                    self._compute_chunk(rows[first : first + most], chunk)
+                while rows:
+                    count = _bucket(len(rows), _ROWS)
+                    self._compute_chunk(rows[:count], count, chunk)
+                    rows = rows[count:]
 
-    def _compute_chunk(self, rows: list[_Conversation], chunk: int) -> None:
-        count = _bucket(len(rows), _ROWS)
+    def _compute_chunk(self, rows: list[_Conversation], count: int, chunk: int) -> None:
         tokens = np.zeros((count, chunk), np.int32)
         slots = np.arange(self._slots, self._slots + count, dtype=np.int32)  # beyond the cache: padding
         starts, counts = np.zeros(count, np.int32), np.zeros(count, np.int32)
@@ -385,9 +388,9 @@ class Engine:
         )
 
     def _copy(self, copies: list[tuple[int, int, int]]) -> None:
-        for first in range(0, len(copies), _ROWS[-1]):
-            part = copies[first : first + _ROWS[-1]]
-            count = _bucket(len(part), _ROWS)
+        while copies:
+            count = _bucket(len(copies), _ROWS)
+            part, copies = copies[:count], copies[count:]
             sources = np.zeros(count, np.int32)
             targets = np.arange(self._slots, self._slots + count, dtype=np.int32)
             for i, (source, target, _) in enumerate(part):
@@ -399,23 +402,30 @@ class Engine:
     def _decode(self, active: list[_Conversation]) -> None:
         """Draws one block and gives its tokens to their conversations."""
         begin = time.perf_counter()
-        idle = SamplingConfig()
-        settings = [idle] * self._slots
-        token, position, remaining = (np.zeros(self._slots, np.int32) for _ in range(3))
-        seed = np.zeros((self._slots, 2), np.uint32)
+        count = min(rows for rows in self._decode_rows if rows >= len(active))
+        if count == self._slots:
+            slots, row = None, {c.handle: c.slot for c in active}
+        else:
+            slots = np.arange(self._slots, self._slots + count, dtype=np.int32)  # beyond the cache: padding
+            row = {c.handle: i for i, c in enumerate(active)}
+            slots[: len(active)] = [c.slot for c in active]
+        settings = [SamplingConfig()] * count
+        token, position, remaining = (np.zeros(count, np.int32) for _ in range(3))
+        seed = np.zeros((count, 2), np.uint32)
         for c in active:
-            s = c.slot
-            settings[s], seed[s] = c.sampling, c.seed
-            token[s], position[s] = c.tokens[c.length - 1], c.length - 1
-            remaining[s] = c.request.budget - len(c.request.tokens)
+            r = row[c.handle]
+            settings[r], seed[r] = c.sampling, c.seed
+            token[r], position[r] = c.tokens[c.length - 1], c.length - 1
+            remaining[r] = c.request.budget - len(c.request.tokens)
         window = self._window(int(np.max(np.where(remaining > 0, position + np.minimum(remaining, self._block), 0))))
-        self._count_shape("decode", window)
+        self._count_shape("decode", count, window)
         state = SlotState(token, position, remaining, seed, pack(settings))
         self._cache, tokens, logps = decode_block(
             self._decoder,
             self._params,
             self._cache,
             state,
+            slots,
             self._run_key,
             self._stop_token,
             steps=self._block,
@@ -423,11 +433,12 @@ class Engine:
             sharding=self._sharding,
         )
         tokens, logps = np.asarray(tokens), np.asarray(logps)
-        drawn_S = np.sum(tokens >= 0, axis=1)
+        drawn_R = np.sum(tokens >= 0, axis=1)
         for c in active:
-            self._extend(c, tokens[c.slot, : drawn_S[c.slot]], logps[c.slot, : drawn_S[c.slot]])
-        self.counters.sampled_tokens += int(drawn_S.sum())
-        self.counters.slot_steps += int(drawn_S.max()) * self._slots
+            r = row[c.handle]
+            self._extend(c, tokens[r, : drawn_R[r]], logps[r, : drawn_R[r]])
+        self.counters.sampled_tokens += int(drawn_R.sum())
+        self.counters.slot_steps += int(drawn_R.max()) * count
         self.counters.decode_seconds += time.perf_counter() - begin
 
     def _extend(self, c: _Conversation, tokens: np.ndarray, logps: np.ndarray) -> None:

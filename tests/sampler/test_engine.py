@@ -72,14 +72,16 @@ def check_against_teacher(history: np.ndarray, response, temperature=1.0, params
     np.testing.assert_allclose(response.logp, logp[at - 1, whole[at]], atol=1e-5)
 
 
-def test_multi_turn_conversations_equal_teacher_forcing_under_slot_reuse():
-    e = engine(slots=3)
+@pytest.mark.parametrize("slots", [3, 40])  # with 40, calls of 20 and 10 rows and padding rows among them
+def test_multi_turn_conversations_equal_teacher_forcing_under_slot_reuse(slots):
+    e = engine(slots=slots)
     sampling = SamplingConfig(temperature=0.9)
     history, turns = {}, {}
-    for i in range(7):  # more conversations than slots, uneven lengths, one prompt of a single token
+    lengths = (1, 5, 9, 33, 2, 17, 34)  # uneven, one prompt of a single token
+    for i in range(2 * len(lengths)):  # more conversations than slots, or fewer than half
         handle = e.open(f"c{i}", sampling)
-        history[handle], turns[handle] = prompt(i, (1, 5, 9, 33, 2, 17, 34)[i]), 0
-        e.submit(handle, history[handle], 3 + 2 * i)
+        history[handle], turns[handle] = prompt(i, lengths[i % 7]), 0
+        e.submit(handle, history[handle], 3 + i)
     while e.busy:
         for r in e.step():
             check_against_teacher(history[r.handle], r, 0.9)
@@ -94,7 +96,8 @@ def test_multi_turn_conversations_equal_teacher_forcing_under_slot_reuse():
                 e.submit(r.handle, reply, 5)
     assert all(n >= 2 for n in turns.values())
     # Every prompt token is computed once, but for the last of each first prompt: the decode step feeds it.
-    assert e.counters.prefilled_tokens == sum(map(len, history.values())) - e.counters.sampled_tokens - 7
+    prompts = sum(map(len, history.values())) - e.counters.sampled_tokens
+    assert e.counters.prefilled_tokens == prompts - len(history)
 
 
 def test_greedy_equals_top_1_of_teacher_forcing():
@@ -284,7 +287,7 @@ def test_few_shapes_are_compiled():
     while e.busy:
         for r in e.step():
             e.close(r.handle)
-    assert e.counters.compilations == 2  # one prefill, one decode
+    assert e.counters.compilations == 3  # prefills of 16 and of 64 tokens, one decode
 
 
 def test_helpers_by_hand():
