@@ -39,6 +39,41 @@ def get_config(arg=None):
             c_play=dict(
                 steps=1000, learning_rate=2e-3, mixture=dict(program=0.12, hint=0.03, plain=0.40, hinted=0.45)
             ),
+            d_play=dict(
+                steps=1800, learning_rate=2e-3, mixture=dict(program=0.08, hint=0.03, plain=0.44, hinted=0.45)
+            ),
+            e_tools=dict(
+                steps=1800,
+                learning_rate=2e-3,
+                mixture=dict(
+                    program=0.06,
+                    hint=0.02,
+                    plain=0.32,
+                    hinted=0.30,
+                    tool_program=0.10,
+                    tool_hint=0.02,
+                    tool_plain=0.09,
+                    tool_hinted=0.09,
+                ),
+            ),
+            # Half of the plays of games are careless from here on: what self-play can then improve first is care.
+            # And as many programs again, so that families are drawn evenly.
+            f_careless=dict(
+                steps=800,
+                learning_rate=1.5e-3,
+                mixture=dict(
+                    program=0.22,
+                    hint=0.03,
+                    plain=0.16,
+                    plain_careless=0.16,
+                    hinted=0.10,
+                    hinted_careless=0.10,
+                    tool_program=0.10,
+                    tool_hint=0.02,
+                    tool_plain=0.06,
+                    tool_hinted=0.05,
+                ),
+            ),
         )
     )
     # Optimiser: Muon, linear warm-up, cosine to 10 % in every stage.
@@ -46,7 +81,8 @@ def get_config(arg=None):
     config.weight_decay = 0.05
     config.log_steps = 50
     if arg == "runlocal":
-        config.stages.a_write.steps = config.stages.b_play.steps = config.stages.c_play.steps = 10
+        for stage in config.stages.values():
+            stage.steps = 10
         config.warmup_steps, config.log_steps = 5, 5
         config.tokenizer_samples = 1500
         config.vocab_size = 1024

@@ -3,7 +3,7 @@
     python -m spade_jax.warmstart --config=configs/warmstart_tiny.py --out=DIR
 
 The bundled families write programs and hints; scripted players of partial skill
-play them. From these come the SentencePiece model and the tiny policy, which can
+and of uneven care play them. From these come the SentencePiece model and the tiny policy, which can
 then write varied, mostly valid environments and play at partial skill; self-play
 does the rest. Held-out families and difficulty ranges (`envs/families`) never
 enter. The same seed gives the same assets on the same machine.
@@ -11,11 +11,12 @@ enter. The same seed gives the same assets on the same machine.
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -43,6 +44,7 @@ _FIRST_STAGE = flags.DEFINE_string("first_stage", None, "Begin at this stage, fr
 
 _MAX_TURNS = 10
 _TOOL_KINDS = "tool_"  # how the kinds of samples about tool use begin
+_CARELESS = "_careless"  # how the kinds of plays end that a player makes without looking
 _DOCUMENT_WORDS = 120
 
 
@@ -89,8 +91,11 @@ class Generator:
             return [(messages[-1][1], prompts.fenced(source))]
         if kind == "hint":
             return [(prompts.hint_messages(source, style=prompts.TINY)[-1][1], hint)]
-        hinted = kind == "hinted"
-        return play(source, family.player(params, rng, hinted), rng.randrange(1 << 30), hint if hinted else None)
+        hinted = kind.startswith("hinted")
+        player = family.player(params, rng, hinted)
+        if kind.endswith(_CARELESS):
+            player = CarelessPlayer(source, lambda: family.player(params, rng, hinted), rng)
+        return play(source, player, rng.randrange(1 << 30), hint if hinted else None)
 
     def _tool_sample(self, kind: str, rng: random.Random) -> list[Exchange]:
         """The same about tool use: kind "program", "hint", "plain" or "hinted"."""
@@ -133,6 +138,22 @@ class Generator:
         name = base.class_name(words, "")
         class_name = next(token for token in source.replace(":", " ").split() if token.startswith(name))
         return structs.EnvironmentRecord(id="", source=source, class_name=class_name, skill=skill)
+
+
+class CarelessPlayer(base.Player):
+    """Does not look: it answers as players of the same program did who saw other instances of it.
+
+    Text that people wrote holds good play and poor play alike, and so should what a policy imitates: then there is
+    something for reinforcement to choose from.
+    """
+
+    def __init__(self, source: str, player: Callable[[], base.Player], rng: random.Random):
+        self._answers = (
+            answer for _ in itertools.count() for _, answer in play(source, player(), rng.randrange(1 << 30), None)
+        )
+
+    def act(self, observation: str) -> str:
+        return next(self._answers)
 
 
 def play(source: str, player: base.Player, seed: int, hint: str | None) -> list[Exchange]:

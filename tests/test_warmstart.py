@@ -3,6 +3,7 @@
 import hashlib
 import os
 import pathlib
+import random
 import subprocess
 import sys
 
@@ -13,11 +14,12 @@ from configs import warmstart_tiny
 from spade_jax import compose, warmstart
 from spade_jax.designer import gate, parse, prompts
 from spade_jax.envs import families
+from spade_jax.envs.families import base
 from spade_jax.tokens import chat, parsing
 from spade_jax.tokens import tokenizer as tokenizer_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
-KINDS = ("program", "hint", "plain", "hinted")
+KINDS = ("program", "hint", "plain", "plain_careless", "hinted", "hinted_careless")
 
 
 def generator(**mixture):
@@ -47,6 +49,28 @@ def test_hinted_plays_show_a_hint_and_plain_ones_do_not():
     for index in range(20):
         assert "Hint: " in generator(hinted=1).sample(index)[0][0]
         exchanges = generator(plain=1).sample(index)
+        assert "Hint: " not in exchanges[0][0]
+        assert all(parsing.last_boxed(answer) is not None for _, answer in exchanges)
+
+
+def test_careless_players_answer_without_looking():
+    family = next(f for f in families.all_families() if f.name == "number_search")
+    params = family.parameters(random.Random(0), base.TRAIN)
+    source = family.source(params, [f"word{i}" for i in range(16)])
+
+    def answers(observation):
+        rng = random.Random(1)
+        player = warmstart.CarelessPlayer(source, lambda: family.player(params, rng, False), rng)
+        return [player.act(observation) for _ in range(20)]
+
+    assert answers("Go higher.") == answers("")
+    assert len(set(answers(""))) > 3  # of more than one other play
+
+
+def test_careless_plays_have_the_form_of_plays():
+    for index in range(20):
+        assert "Hint: " in generator(hinted_careless=1).sample(index)[0][0]
+        exchanges = generator(plain_careless=1).sample(index)
         assert "Hint: " not in exchanges[0][0]
         assert all(parsing.last_boxed(answer) is not None for _, answer in exchanges)
 
