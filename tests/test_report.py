@@ -9,13 +9,14 @@ import json
 import re
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from spade_jax import structs
 from spade_jax.designer.memory import Memory
-from spade_jax.reporting import charts, hostile, sections, sources
+from spade_jax.reporting import charts, comparison, hostile, sections, sources
 from spade_jax.reporting.write import write_report
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.metrics import MetricWriter
@@ -356,3 +357,33 @@ def test_stacked_bars_add_up():
 def test_headline_ends_are_means_over_a_fifth():
     values = np.array([0.0, 0.2, *[0.5] * 6, 0.6, 0.8, np.nan])
     assert sections.ends((np.arange(11), values)) == (pytest.approx(0.1), pytest.approx(0.7), 2)
+
+
+def test_the_mean_over_runs_is_taken_where_all_runs_have_the_step():
+    runs = [(np.array([0, 2, 4]), np.array([0.1, 0.2, 0.9])), (np.array([0, 1, 2]), np.array([0.3, 0.8, 0.6]))]
+    steps, means, errors = comparison.mean_over_runs(runs)
+    assert steps.tolist() == [0, 2]
+    np.testing.assert_allclose(means, [0.2, 0.4])
+    np.testing.assert_allclose(errors, [0.1, 0.2])  # sd with one degree of freedom, over sqrt(2)
+    assert np.isnan(comparison.mean_over_runs(runs[:1])[2]).all()
+
+
+def test_runs_of_several_seeds_are_drawn_on_one_chart(tmp_path):
+    for name, offset in (("a", 0.0), ("b", 0.2)):
+        writer = MetricWriter(tmp_path / name / "metrics")
+        for step in range(3):
+            writer.scalars(step, {"agent/win_rate": 0.1 * step + offset})
+        writer.close()
+    runs = [str(tmp_path / name) for name in "ab"]
+    drawing = ElementTree.parse(comparison.write_comparison(runs, ["agent/win_rate"], str(tmp_path / "new/c.svg")))
+    svg = "{http://www.w3.org/2000/svg}"
+    (line,) = drawing.iter(f"{svg}polyline")
+    (band,) = drawing.iter(f"{svg}polygon")
+    heights = [float(point.split(",")[1]) for point in line.get("points").split()]
+    edges = [float(point.split(",")[1]) for point in band.get("points").split()]
+    assert heights[0] > heights[1] > heights[2] and len(edges) == 6
+    assert edges[0] - heights[0] == pytest.approx(heights[0] - edges[-1], abs=0.2)
+    with pytest.raises(UsageError, match="has no eval/probe"):
+        comparison.write_comparison(runs, ["eval/probe/all"], str(tmp_path / "c.svg"))
+    with pytest.raises(UsageError, match="at most 9"):
+        comparison.write_comparison(runs, ["agent/win_rate"] * 10, str(tmp_path / "c.svg"))

@@ -26,6 +26,17 @@ _LABEL_HEIGHT = 15.0
 _LETTER = 7.8  # width of a letter of the labels, in the widest of the fonts
 _STEPS_OF_TEN = (1.0, 2.0, 2.5, 5.0, 10.0)
 _WHOLE_STEPS_OF_TEN = (1.0, 2.0, 5.0, 10.0)
+# Of a drawing outside the report's page, whose style sheet has the same classes.
+_STANDALONE_STYLE = """
+text { font: 12.5px system-ui, sans-serif; fill: #333 } .title { font-size: 15px; font-weight: 600; fill: #111 }
+.tick, .axis { font-size: 11.5px; fill: #666 } .paper { fill: #fff }
+.rule, .notch { stroke: #e4e4e4 } .zero, .base { stroke: #999 }
+.c1 { --c: #2a78d6 } .c2 { --c: #1baf7a } .c3 { --c: #eda100 } .c4 { --c: #8a4fd0 } .c5 { --c: #d04f6a }
+.c6 { --c: #008300 } .c7 { --c: #7a6a55 } .c8 { --c: #0a8f9c } .muted { --c: #888 }
+.line { fill: none; stroke: var(--c); stroke-width: 2.2 } .raw { fill: none; stroke: var(--c); opacity: .3 }
+.dashed { stroke-dasharray: 5 4 } .dot, .key { fill: var(--c) }
+.band, .whisker { fill: var(--c); stroke: none; opacity: .16 } .whisker { stroke: var(--c) }
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +106,32 @@ def line_chart(
       include: values that must be on the y axis.
       note: HTML shown below the title.
     """
+    drawn, frame = _plot(lines, size, unit, steps, include)
+    above_first = lines[::-1]
+    rows = [(line.name, line.colour, _by_step(line, unit)) for line in above_first]
+    at = sorted({int(step) for line in lines for step in line.steps})
+    legend = _legend([(line.name, line.colour, line.dashed) for line in above_first]) if len(lines) > 1 else ""
+    aside = "" if size is not SMALL else f'<span class="last">{written(_last(_drawn(lines[0], unit)), unit)}</span>'
+    return _figure(size, title, note, legend, drawn, frame, at, rows, aside)
+
+
+def line_drawing(
+    lines: Sequence[Line], *, title: str, size: Size, unit: Unit, steps: tuple[int, int], include: Sequence[float] = ()
+) -> str:
+    """The same as an SVG document that stands by itself, with its own colours; arguments as for `line_chart`."""
+    drawn, _ = _plot(lines, size, unit, steps, include)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 -28 {size.width:g} {size.height + 28:g}"'
+        f' width="{size.width:g}"><style>{_STANDALONE_STYLE}</style>'
+        f'<rect class="paper" x="0" y="-28" width="{size.width:g}" height="{size.height + 28:g}"/>'
+        f'<text class="title" x="14" y="-8">{escape(title)}</text>{drawn}</svg>\n'
+    )
+
+
+def _plot(
+    lines: Sequence[Line], size: Size, unit: Unit, steps: tuple[int, int], include: Sequence[float]
+) -> tuple[str, _Frame]:
+    """Axes, lines and the labels at their ends, and the frame that they stand in."""
     y = _Axis.of(lines, unit, size.y_ticks, include)
     labels = [_label(line, unit, named=len(lines) > 1) for line in lines] if size is not SMALL else []
     frame = _Frame.of(size, steps, y, right=max((len(label) for label in labels), default=0) * _LETTER)
@@ -102,12 +139,7 @@ def line_chart(
     for line in lines:
         drawn.append(_draw_line(line, frame))
     drawn.append(_end_labels(list(zip(lines, labels, strict=False)), frame))
-    above_first = lines[::-1]
-    rows = [(line.name, line.colour, _by_step(line, unit)) for line in above_first]
-    at = sorted({int(step) for line in lines for step in line.steps})
-    legend = _legend([(line.name, line.colour, line.dashed) for line in above_first]) if len(lines) > 1 else ""
-    aside = "" if size is not SMALL else f'<span class="last">{written(_last(_drawn(lines[0], unit)), unit)}</span>'
-    return _figure(size, title, note, legend, "".join(drawn), frame, at, rows, aside)
+    return "".join(drawn), frame
 
 
 def stacked_chart(

@@ -64,7 +64,7 @@ _GREATEST = 2**31 - 1  # of a whole number: devices and SQLite count no further
 
 # key -> (least, greatest), both allowed. Infinity is a value of the few keys in _MAY_BE_INFINITE only.
 _RANGES: dict[str, tuple[float, float]] = {
-    "run.seed": (0, 2**63 - 1),
+    "run.seed": (0, 2**32 - 1),  # what a JAX key takes
     "run.steps": (1, math.inf),
     "method.invalid_share_cap": (0, 1),
     "policy.architecture.vocab_size": (1, math.inf),
