@@ -99,14 +99,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
         config.checkpoint.save_steps = 2
         config.memory.replay_share = 0.5  # so that replay happens within 4 steps
     if "long" in words:
-        # Two skills and twice the plays, so that every family is met often enough to be learned from.
-        config.rollout.skills = ("optimization", "logical deduction")
-        config.rollout.active_skills = 2
-        config.rollout.seeds = 16
+        config.run.steps = 60
         config.learner.micro_batch_tokens = 4096
-        config.learner.optimizer.learning_rate = 3e-4
-        config.run.steps = 160
-        config.evaluation.every_steps = 20
+        config.evaluation.every_steps = 10
         config.evaluation.instances = 16
         config.checkpoint.save_steps = 10
     if "paper" in words:
