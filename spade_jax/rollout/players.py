@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from spade_jax import structs
+from spade_jax.designer import prompts
 from spade_jax.envs.games import Game
 from spade_jax.runtime.seeds import host_rng
 from spade_jax.sampler import Engine, Response, SamplingConfig
@@ -78,8 +79,14 @@ def command_of(response: str) -> str:
     return parsing.answer_part(response).strip() if command is None else command
 
 
-def first_prompt(game: Game, seat: int) -> str:
-    """What a player is shown when it has no conversation yet: task, rules, observation."""
+def first_prompt(game: Game, seat: int, style: str) -> str:
+    """What a player is shown when it has no conversation yet.
+
+    In style "full" task, rules, observation; in style "tiny", for the embedded policy, which knows the rules from
+    plays, what varies.
+    """
+    if style == prompts.TINY:
+        return f"{game.name}\n{game.observe(seat)}"
     return f"{_TASK}\n{game.rules()}\n{game.observe(seat)}\n{_ANSWER}"
 
 
@@ -90,11 +97,13 @@ class PolicySettings:
     Attributes:
       sampling: the distribution its tokens are drawn from.
       max_new_tokens: of one response; a cut one counts as it stands.
+      style: of the prompts, "tiny" or "full".
       context: "turn" shows every move in a conversation of its own, "conversation" all moves of a seat in one.
     """
 
     sampling: SamplingConfig
     max_new_tokens: int
+    style: str
     context: str
 
 
@@ -115,7 +124,7 @@ class PolicyPlayer:
             if self._settings.context == "turn":
                 name += f"/{question.move}"
             handle = self._engine.open(name, self._settings.sampling, question.game.name)
-            text = first_prompt(question.game, question.seat)
+            text = first_prompt(question.game, question.seat, self._settings.style)
             prompt = self._template.prompt([("user", text)])
             self._open[seat] = handle
         else:

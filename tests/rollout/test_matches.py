@@ -69,7 +69,7 @@ class ScriptedEngine:
 
 
 def policy(engine, template, context="turn"):
-    return PolicyPlayer(engine, template, PolicySettings(SamplingConfig(), 16, context))
+    return PolicyPlayer(engine, template, PolicySettings(SamplingConfig(), 16, "full", context))
 
 
 def legal_reply(name, text):

@@ -19,6 +19,7 @@ class Snake(Game):
       rounds: after which the longer snake wins.
 
     Attributes:
+      size: cells of one side.
       snakes: cells of each snake, head first.
       apples: cells.
     """
@@ -33,7 +34,7 @@ class Snake(Game):
             raise ValueError(f"games.snake.apples={apples} is out of range; use 1 to {size}, the side of the grid")
         if rounds < 1:
             raise ValueError(f"games.snake.rounds={rounds} moves nobody; use at least 1")
-        self._size, self._rounds, self._round = size, rounds, 1
+        self.size, self._rounds, self._round = size, rounds, 1
         self.snakes: list[list[Cell]] = [[(1, 1)], [(size - 2, size - 2)]]
         self.apples: list[Cell] = []
         self._chosen: str | None = None
@@ -42,14 +43,14 @@ class Snake(Game):
     def _grow_apples(self, count: int) -> None:
         while len(self.apples) < count:
             taken = {*self.apples, *self.snakes[0], *self.snakes[1]}
-            free = [(x, y) for y in range(self._size) for x in range(self._size) if (x, y) not in taken]
+            free = [(x, y) for y in range(self.size) for x in range(self.size) if (x, y) not in taken]
             if not free:
                 return
             self.apples.append(self._rng.choice(free))
 
     def rules(self) -> str:
         return (
-            f"Snake on a grid of {self._size} x {self._size}. Both snakes move at once. A snake that leaves the grid "
+            f"Snake on a grid of {self.size} x {self.size}. Both snakes move at once. A snake that leaves the grid "
             f"or hits a snake dies; an apple makes it one cell longer. The survivor wins; after {self._rounds} rounds "
             "the longer snake does. Answer [up], [down], [left] or [right]."
         )
@@ -59,7 +60,7 @@ class Snake(Game):
         for seat, (head, body) in enumerate((("Y", "y"), ("Z", "z"))):
             cells = self.snakes[player if seat == 0 else 1 - player]
             grid |= dict.fromkeys(cells[1:], body) | {cells[0]: head}
-        rows = "\n".join("".join(grid.get((x, y), ".") for x in range(self._size)) for y in range(self._size))
+        rows = "\n".join("".join(grid.get((x, y), ".") for x in range(self.size)) for y in range(self.size))
         return f"Round {self._round} of {self._rounds}. You: Y (head), y. Opponent: Z, z. Apples: *.\n{rows}"
 
     def legal_actions(self) -> tuple[str, ...]:
@@ -93,5 +94,5 @@ class Snake(Game):
 
     def _hits(self, head: Cell) -> bool:
         x, y = head
-        outside = not (0 <= x < self._size and 0 <= y < self._size)
+        outside = not (0 <= x < self.size and 0 <= y < self.size)
         return outside or head in self.snakes[0][1:] or head in self.snakes[1][1:]
