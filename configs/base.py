@@ -43,8 +43,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     method.truncated_scores_zero = _switch(bool)  # switch False/True: an episode that is cut off returns 0
 
     config.policy = policy = ConfigDict()
-    # tiny: the embedded warm start; spiral: that of two-player games; scratch: random, from architecture; or an .npz
-    policy.init = "scratch"
+    policy.init = "scratch"  # tiny, spiral: an embedded warm start; scratch: random, from architecture; or an .npz
     policy.dtype = "bfloat16"  # of activations: float32 | bfloat16; master weights and reductions are float32
     policy.remat = True  # recompute activations in the backward pass: less memory, more time
     policy.architecture = arch = ConfigDict()  # used when init is scratch
@@ -98,11 +97,21 @@ def get_config(arg: str | None = None) -> ConfigDict:
     selfplay.invalid_bonus = 0.0  # and what the other seat gets
     selfplay.baselines = "role"  # role: one for each game and seat; shared: one for all
     selfplay.baseline_decay = 0.95  # of the running baselines
-    selfplay.opponent = "self"  # self | random | snapshot (the initial policy) | pool (earlier policies)
+    selfplay.opponent = "self"  # self | random | snapshot (the initial policy) | pool (earlier policies) | endpoint
     selfplay.pool = pool = ConfigDict()  # of earlier policies, kept in the workdir
     pool.every_steps = 10  # steps between two that are added, the initial one first
     pool.size = 8  # newest ones drawn from
     pool.sampling = "recent"  # recent: the newer the likelier; hard: the more it wins the likelier; uniform
+    selfplay.endpoint = endpoint = ConfigDict()  # an OpenAI-compatible server as the opponent
+    endpoint.url = ""  # of its API, e.g. http://localhost:8000/v1
+    endpoint.model = ""  # the model's name there
+    endpoint.key_variable = "OPENAI_API_KEY"  # environment variable with the key; it is stored and logged nowhere
+    endpoint.timeout_secs = 60.0  # of one request
+    endpoint.retries = 4  # repetitions of a request that failed for a passing reason, with growing pauses
+    endpoint.max_requests = 100_000  # over the whole run; beyond it matches are void
+    endpoint.concurrency = 16  # requests under way at a time
+    endpoint.max_new_tokens = 1024  # of one reply
+    endpoint.temperature = 1.0  # asked for
 
     config.games = games = ConfigDict()  # the games' own options
     games.kuhn_poker = ConfigDict()
@@ -177,9 +186,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
     config.learner = learner = ConfigDict()
     learner.estimator = estimator = ConfigDict()
-    # ema (running baselines: two-player games) | group_zscore | group_mean | leave_one_out | none, within an
-    # environment's plays, or a game's by seat
-    estimator.agent = "group_zscore"
+    # Within an environment's plays or, in two-player games, a game's by seat:
+    estimator.agent = "group_zscore"  # ema (running baselines) | group_zscore | group_mean | leave_one_out | none
     estimator.designer = _switch(str)  # switch leave_one_out/group_mean: as above, within a skill
     learner.role_weight = role_weight = ConfigDict()
     role_weight.agent = 1.0  # weight of agent samples in the loss
@@ -214,7 +222,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     evaluation.every_steps = 20  # steps between evaluations on the held-out probe, also at the start and end; 0: never
     evaluation.instances = 8  # instances per held-out family and difficulty
     evaluation.games = ()  # two-player games beside selfplay.games
-    evaluation.opponents = ("random",)  # random | minimax (of tic-tac-toe) | initial (the policy at the start)
+    evaluation.opponents = ("random",)  # random | minimax (tic-tac-toe) | initial (policy) | endpoint
     evaluation.matches = 64  # of each game against each opponent, half of them in either seat
     evaluation.readings = 16  # responses per information set from which Kuhn poker's probabilities are read
     evaluation.positions = 128  # of tic-tac-toe in which the policy is asked for a move

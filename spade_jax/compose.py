@@ -27,6 +27,7 @@ from spade_jax.learner import step as step_lib
 from spade_jax.policy import Decoder, DecoderConfig, load_params
 from spade_jax.rollout import regenerate
 from spade_jax.rollout.design import DesignSettings
+from spade_jax.rollout.endpoint import EndpointSettings
 from spade_jax.rollout.episodes import EpisodeSettings
 from spade_jax.rollout.games import MatchSettings
 from spade_jax.rollout.players import PolicySettings
@@ -148,6 +149,11 @@ def policy_settings(config: ConfigDict, temperature: float) -> PolicySettings:
         style=config.designer.style,
         context=config.selfplay.context,
     )
+
+
+def endpoint_settings(config: ConfigDict) -> EndpointSettings:
+    """The opponent behind an endpoint."""
+    return EndpointSettings(**config.selfplay.endpoint.to_dict())
 
 
 def game_evaluation(config: ConfigDict) -> games_evaluation.Settings:

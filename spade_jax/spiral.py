@@ -24,10 +24,12 @@ from spade_jax.learner import partitioning
 from spade_jax.learner import state as state_lib
 from spade_jax.policy import load_params, save_params
 from spade_jax.rollout import games, measure
-from spade_jax.rollout.players import Player, PolicyPlayer, random_player
+from spade_jax.rollout.endpoint import EndpointPlayer
+from spade_jax.rollout.players import Player, PolicyPlayer
 from spade_jax.runtime import seeds, texts, transcripts
 from spade_jax.runtime.errors import RunError
 from spade_jax.runtime.progress import spiral_columns
+from spade_jax.sampler import Engine
 from spade_jax.sampler.score import score
 from spade_jax.session import Session
 
@@ -43,20 +45,20 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
     # ==================================================================
     template = compose.chat_template(config)
     session = Session(stack, config, workdir, template)
-    host = session.restored or {"games": [], "scores": {}}
+    host = session.restored or {"games": [], "scores": {}, "endpoint_requests": 0}
     rows = compose.game_rows(config, host["games"])  # (game, seat) -> row of the baseline table
     scores: dict[str, list[float]] = host["scores"]  # of each snapshot: what the policy scored against it, of how many
     session.begin(
         f"games: {', '.join(selfplay.games)}", spiral_columns(selfplay.games),
         ("eval/kuhn_poker/exploitability", "eval/kuhn_poker/random/win", "eval/tictactoe/optimal"),
     )  # fmt: skip
-    snapshots = Snapshots(config, workdir, session)
+    opponents = Opponents(stack, config, workdir, session, host["endpoint_requests"])
     settings = compose.match_settings(config)
     policy = PolicyPlayer(session.engine, template, compose.policy_settings(config, temperature))
 
     for step in range(session.first_step, config.run.steps):
         session.policy_stands(step)
-        snapshots.keep(step)
+        opponents.keep(step)
         log: dict[str, float] = {}
 
         # ==============================================================
@@ -64,21 +66,21 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
         # ==============================================================
         if config.evaluation.every_steps and step % config.evaluation.every_steps == 0:
             with session.phase("evaluate", step):
-                log |= evaluate(config, session, snapshots)
+                log |= evaluate(config, session, opponents)
 
         # ==============================================================
         # 1. Matches: of the policy with itself, or with another opponent in
         # both seats by turns.
         # ==============================================================
         with session.phase("play", step):
-            drawn = snapshots.draw(step, scores)
             players: dict[str, Player] = {evals.POLICY: policy}
             if selfplay.opponent != "self":
-                players[OPPONENT] = random_player() if drawn is None else snapshots.player(drawn, temperature)
+                name = opponents.draw(step, scores)
+                players[OPPONENT] = opponents.player(name, temperature)
             matches = games.play_matches(players, match_requests(config, step), settings)
         log |= games.match_metrics(matches)
         if selfplay.opponent != "self":
-            log |= opponent_metrics(matches, scores.setdefault(str(drawn), [0.0, 0]))
+            log |= opponent_metrics(matches, scores.setdefault(name, [0.0, 0]))
 
         # ==============================================================
         # 2. Role-conditioned advantages, of episodes: every turn of an
@@ -132,13 +134,14 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
             num_params=session.num_params,
         )
         write_texts(config, workdir, session, step, matches)
-        if session.finish(step, log, {"games": list(rows), "scores": scores}):
+        host = {"games": list(rows), "scores": scores, "endpoint_requests": opponents.requests}
+        if session.finish(step, log, host):
             return False
 
     if config.evaluation.every_steps:
         session.policy_stands(config.run.steps)
         with session.phase("evaluate", config.run.steps - 1):
-            session.writer.scalars(config.run.steps, evaluate(config, session, snapshots))
+            session.writer.scalars(config.run.steps, evaluate(config, session, opponents))
     return True
 
 
@@ -162,7 +165,7 @@ def match_requests(config: ConfigDict, step: int) -> list[games.MatchRequest]:
 def opponent_metrics(matches: Sequence[games.Match], score_sum: list[float]) -> dict[str, float]:
     """{tag: the policy's win rate} by game; adds what the policy scored, and of how many matches, to `score_sum`."""
     won: dict[str, list[bool]] = {}
-    for match in matches:
+    for match in (match for match in matches if match.ending != games.VOID):
         mine = match.request.players.index(evals.POLICY)
         difference = match.returns[mine] - match.returns[1 - mine]
         won.setdefault(match.request.game, []).append(difference > 0)
@@ -195,40 +198,47 @@ def write_texts(config: ConfigDict, workdir: str, session: Session, step: int, m
         session.writer.text(step, "selfplay/transcript", texts.match(title, said))
 
 
-class Snapshots:
-    """Earlier policies in the workdir's `snapshots/`, and the sampler that plays them.
+class Opponents:
+    """Who the policy plays against, beside itself.
 
-    One is written every `selfplay.pool.every_steps` steps, from the initial policy on, so a resumed run finds those
-    that it had. The sampler is made when it is first needed.
+    Earlier policies are kept in the workdir's `snapshots/`, one every `selfplay.pool.every_steps` steps from the
+    initial policy on, so a resumed run finds those that it had. A second sampler plays them; it and the endpoint are
+    made when first needed.
     """
 
-    def __init__(self, config: ConfigDict, workdir: str, session: Session):
-        self._config, self._session = config, session
+    def __init__(
+        self, stack: contextlib.ExitStack, config: ConfigDict, workdir: str, session: Session, requests_before: int
+    ):
+        self._stack, self._config, self._session = stack, config, session
         self._folder = pathlib.Path(workdir) / "snapshots"
-        self._engine = None
-        pool = config.selfplay.opponent == "pool"
-        initial = config.selfplay.opponent == "snapshot" or "initial" in config.evaluation.opponents
-        self._every = config.selfplay.pool.every_steps if pool else config.run.steps if initial else 0
+        self._engine: Engine | None = None
+        self._endpoint: EndpointPlayer | None = None
+        self._requests_before = requests_before
+        self._pooled = config.selfplay.opponent == "pool"
+        self._needed = "initial" in config.evaluation.opponents or config.selfplay.opponent in ("snapshot", "pool")
+
+    @property
+    def requests(self) -> int:
+        """Requests that the run has sent to the endpoint."""
+        return self._endpoint.requests if self._endpoint else self._requests_before
 
     def keep(self, step: int) -> None:
         """Writes the present policy down, where its turn has come."""
-        if self._every and step % self._every == 0:
+        if self._needed and (step % self._config.selfplay.pool.every_steps == 0 if self._pooled else step == 0):
             self._folder.mkdir(exist_ok=True)
             save_params(self._path(step), jax.device_get(self._session.state.params), self._session.model.config)
 
     def _path(self, step: int) -> pathlib.Path:
         return self._folder / f"step_{step:06d}.npz"
 
-    def draw(self, step: int, scores: Mapping[str, Sequence[float]]) -> int | None:
-        """The step of the snapshot to play against, None where no snapshot is an opponent.
+    def draw(self, step: int, scores: Mapping[str, Sequence[float]]) -> str:
+        """The name of this step's opponent: "random", "endpoint", or a snapshot's step.
 
         Args:
           scores: of each snapshot, what the policy has scored against it, and in how many matches.
         """
-        if self._config.selfplay.opponent == "snapshot":
-            return 0
-        if self._config.selfplay.opponent != "pool":
-            return None
+        if not self._pooled:
+            return "0" if self._config.selfplay.opponent == "snapshot" else self._config.selfplay.opponent
         pool = self._config.selfplay.pool
         steps = list(range(0, step + 1, pool.every_steps))[-pool.size :]
         weights = {
@@ -236,10 +246,20 @@ class Snapshots:
             "recent": list(range(1, len(steps) + 1)),
             "hard": [hardness(*scores.get(str(s), (0.0, 0))) for s in steps],
         }[pool.sampling]
-        return seeds.host_rng(self._config.run.seed, "pool", step).choices(steps, weights)[0]
+        return str(seeds.host_rng(self._config.run.seed, "pool", step).choices(steps, weights)[0])
 
-    def player(self, step: int, temperature: float) -> PolicyPlayer:
-        """The snapshot of that step as a player; at most one is there at a time."""
+    def player(self, name: str, temperature: float) -> Player:
+        """The opponent of that name; of snapshots at most one is there at a time."""
+        if name == "endpoint":
+            if self._endpoint is None:
+                settings = compose.endpoint_settings(self._config)
+                self._endpoint = EndpointPlayer(settings, requests_before=self._requests_before)
+                self._stack.callback(self._endpoint.close)
+            return self._endpoint
+        scripted = evals.scripted_players()
+        return scripted[name] if name in scripted else self._snapshot(int(name), temperature)
+
+    def _snapshot(self, step: int, temperature: float) -> PolicyPlayer:
         session, path = self._session, self._path(step)
         try:
             params, _ = load_params(path)
@@ -263,18 +283,16 @@ def hardness(score: float, matches: int) -> float:
     return (1.0 - (score + 0.5) / (matches + 1)) ** 2
 
 
-def evaluate(config: ConfigDict, session: Session, snapshots: Snapshots) -> dict[str, float]:
+def evaluate(config: ConfigDict, session: Session, opponents: Opponents) -> dict[str, float]:
     """{tag: value} of the policy against opponents and the truth; the same matches at every step."""
     temperature = config.evaluation.temperature
     policy = PolicyPlayer(session.engine, session.template, compose.policy_settings(config, temperature))
-    players = evals.scripted_players() | {evals.POLICY: policy}
-    if "initial" in config.evaluation.opponents:
-        players["initial"] = snapshots.player(0, temperature)
-    settings = compose.game_evaluation(config)
+    names = {name: "0" if name == "initial" else name for name in config.evaluation.opponents}
+    players = {evals.POLICY: policy} | {name: opponents.player(who, temperature) for name, who in names.items()}
     rows, values = evals.measure(
         players,
         lambda pairs: score(session.model, session.state.params, pairs, temperature),
         session.template,
-        settings,
+        compose.game_evaluation(config),
     )
     return evals.outcome_metrics(rows) | values

@@ -45,7 +45,7 @@ EMBEDDED = ("tiny", "spiral")  # the policies that come with the package, and th
 
 # Options of two-player games that are words.
 KUHN_PAYOFFS = ("winner", "margin")
-OPPONENTS = ("random", "minimax", "initial")  # of an evaluation
+OPPONENTS = ("random", "minimax", "initial", "endpoint")  # of an evaluation
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "method.algorithm": ("spade", "spiral"),
@@ -56,7 +56,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "rollout.kind": ("game", "tool"),
     "selfplay.context": ("turn", "conversation"),
     "selfplay.baselines": ("role", "shared"),
-    "selfplay.opponent": ("self", "random", "snapshot", "pool"),
+    "selfplay.opponent": ("self", "random", "snapshot", "pool", "endpoint"),
     "selfplay.pool.sampling": ("recent", "hard", "uniform"),
     "games.kuhn_poker.payoff": KUHN_PAYOFFS,
     "designer.style": ("tiny", "full"),
@@ -105,6 +105,12 @@ _RANGES: dict[str, tuple[float, float]] = {
     "selfplay.baseline_decay": (0, 1),
     "selfplay.pool.every_steps": (1, math.inf),
     "selfplay.pool.size": (1, 1000),
+    "selfplay.endpoint.timeout_secs": (0.1, 86_400),
+    "selfplay.endpoint.retries": (0, 100),
+    "selfplay.endpoint.max_requests": (1, math.inf),
+    "selfplay.endpoint.concurrency": (1, 1000),
+    "selfplay.endpoint.max_new_tokens": (1, math.inf),
+    "selfplay.endpoint.temperature": (0, math.inf),
     "games.kuhn_poker.rounds": (1, 1000),
     "games.negotiation.turns": (2, 1000),
     "games.snake.size": (4, 100),
@@ -302,6 +308,12 @@ def _check_selfplay(config: ConfigDict) -> None:
             raise UsageError(
                 f"evaluation.opponents has {_shown(opponent)}, which is none; use some of {', '.join(OPPONENTS)}"
             )
+    asks = "endpoint" in (selfplay.opponent, *config.evaluation.opponents)
+    if asks and not selfplay.endpoint.url.startswith(("http://", "https://")):
+        raise UsageError(
+            f"selfplay.endpoint.url={_shown(selfplay.endpoint.url)} is no http:// or https:// address of an opponent; "
+            "give the API's, e.g. http://localhost:8000/v1"
+        )
     if selfplay.context == "conversation" and config.sampler.slots < 2:
         raise UsageError(
             "sampler.slots=1 cannot hold the two conversations of a match under selfplay.context=conversation; use 2 "
