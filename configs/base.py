@@ -224,6 +224,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     evaluation.games = ()  # two-player games beside selfplay.games
     evaluation.opponents = ("random",)  # random | minimax (tic-tac-toe) | initial (policy) | endpoint
     evaluation.matches = 64  # of each game against each opponent, half of them in either seat
+    evaluation.rated_against = 2  # snapshots of selfplay.pool that the policy meets in order to be rated; 0: no rating
     evaluation.readings = 16  # responses per information set from which Kuhn poker's probabilities are read
     evaluation.positions = 128  # of tic-tac-toe in which the policy is asked for a move
     evaluation.temperature = 0.6  # of the agent on the probe; 0 is greedy

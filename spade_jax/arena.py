@@ -18,13 +18,11 @@ from spade_jax.learner import partitioning
 from spade_jax.learner import state as state_lib
 from spade_jax.policy import load_params
 from spade_jax.reporting.heatmap import heat_map
-from spade_jax.rollout import games
 from spade_jax.rollout.endpoint import EndpointPlayer
 from spade_jax.rollout.players import PolicyPlayer
 from spade_jax.runtime import compile_cache
 from spade_jax.runtime.checkpoint import Checkpointer
 from spade_jax.runtime.errors import UsageError
-from spade_jax.runtime.seeds import stable_seed
 from spade_jax.sampler.score import score
 
 MAX_SNAPSHOTS = 6  # of one run that take part, evenly from first to last
@@ -95,7 +93,8 @@ def games_suite(config: ConfigDict, workdirs: Sequence[str], out: str | None) ->
             for j in range(i):
                 for engine, number in zip(engines, (i, j), strict=True):
                     engine.set_params(contestants[number].params, number)
-                won, played = _meet((first, second), game, settings, f"{contestants[i].name}/{contestants[j].name}")
+                label = f"{contestants[i].name}/{contestants[j].name}"
+                won, played = evals.meet(first, second, game, settings, label)
                 points_KxK[i, j] += won
                 points_KxK[j, i] += played - won
                 count_KxK[i, j] += played
@@ -113,25 +112,6 @@ def games_suite(config: ConfigDict, workdirs: Sequence[str], out: str | None) ->
         path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
         chart = heat_map(names, share_KxK, "Score of the row against the column")
         path.with_suffix(".svg").write_text(chart, encoding="utf-8")
-
-
-def _meet(
-    pair: tuple[PolicyPlayer, PolicyPlayer], game: str, settings: evals.Settings, label: str
-) -> tuple[float, int]:
-    """(points of the first, matches that counted): a win is a point, a draw half of one; both seats, equal seeds."""
-    requests = []
-    for i in range(settings.matches):
-        seats = ("first", "second") if i % SEATS == 0 else ("second", "first")
-        seed = stable_seed("head to head", game, i // SEATS)
-        requests.append(games.MatchRequest(f"meet/{label}/{game}/{i}", game, seed, seats))
-    matches = games.play_matches(dict(zip(("first", "second"), pair, strict=True)), requests, settings.match)
-    points, played = 0.0, 0
-    for match in matches:
-        if match.ending != games.VOID:
-            mine = match.request.players.index("first")
-            points += 0.5 * (1 + np.sign(match.returns[mine] - match.returns[1 - mine]))
-            played += 1
-    return float(points), played
 
 
 def _print_policy(name: str, rows: Sequence[dict[str, Any]], values: dict[str, float]) -> None:

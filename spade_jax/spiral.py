@@ -10,26 +10,19 @@ winning and the other one punished for losing, whatever either of them did.
 from __future__ import annotations
 
 import contextlib
-import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
 from spade_jax import compose, structs
 from spade_jax.envs.games import SEATS
 from spade_jax.evals import games as evals
-from spade_jax.learner import partitioning
-from spade_jax.learner import state as state_lib
-from spade_jax.policy import load_params, save_params
+from spade_jax.opponents import Opponents
 from spade_jax.rollout import games, measure
-from spade_jax.rollout.endpoint import EndpointPlayer
 from spade_jax.rollout.players import Player, PolicyPlayer
 from spade_jax.runtime import seeds, texts, transcripts
-from spade_jax.runtime.errors import RunError
 from spade_jax.runtime.progress import spiral_columns
-from spade_jax.sampler import Engine
 from spade_jax.sampler.score import score
 from spade_jax.session import Session
 
@@ -45,9 +38,10 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
     # ==================================================================
     template = compose.chat_template(config)
     session = Session(stack, config, workdir, template)
-    host = session.restored or {"games": [], "scores": {}, "endpoint_requests": 0}
+    host = session.restored or {"games": [], "scores": {}, "meetings": [], "endpoint_requests": 0}
     rows = compose.game_rows(config, host["games"])  # (game, seat) -> row of the baseline table
     scores: dict[str, list[float]] = host["scores"]  # of each snapshot: what the policy scored against it, of how many
+    meetings: list[list[float]] = host["meetings"]  # of snapshots: two steps, points of the first, matches
     session.begin(
         f"games: {', '.join(selfplay.games)}", spiral_columns(selfplay.games),
         ("eval/kuhn_poker/exploitability", "eval/kuhn_poker/random/win", "eval/tictactoe/optimal"),
@@ -66,7 +60,7 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
         # ==============================================================
         if config.evaluation.every_steps and step % config.evaluation.every_steps == 0:
             with session.phase("evaluate", step):
-                log |= evaluate(config, session, opponents)
+                log |= evaluate(config, session, opponents, step, meetings)
 
         # ==============================================================
         # 1. Matches: of the policy with itself, or with another opponent in
@@ -134,14 +128,20 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
             num_params=session.num_params,
         )
         write_texts(config, workdir, session, step, matches)
-        host = {"games": list(rows), "scores": scores, "endpoint_requests": opponents.requests}
+        host = {
+            "games": list(rows),
+            "scores": scores,
+            "meetings": meetings,
+            "endpoint_requests": opponents.requests,
+        }
         if session.finish(step, log, host):
             return False
 
     if config.evaluation.every_steps:
         session.policy_stands(config.run.steps)
         with session.phase("evaluate", config.run.steps - 1):
-            session.writer.scalars(config.run.steps, evaluate(config, session, opponents))
+            last = config.run.steps
+            session.writer.scalars(last, evaluate(config, session, opponents, last, meetings))
     return True
 
 
@@ -198,94 +198,14 @@ def write_texts(config: ConfigDict, workdir: str, session: Session, step: int, m
         session.writer.text(step, "selfplay/transcript", texts.match(title, said))
 
 
-class Opponents:
-    """Who the policy plays against, beside itself.
+def evaluate(
+    config: ConfigDict, session: Session, opponents: Opponents, step: int, meetings: list[list[float]]
+) -> dict[str, float]:
+    """{tag: value} of the policy against opponents and the truth; the same matches at every step.
 
-    Earlier policies are kept in the workdir's `snapshots/`, one every `selfplay.pool.every_steps` steps from the
-    initial policy on, so a resumed run finds those that it had. A second sampler plays them; it and the endpoint are
-    made when first needed.
+    It also meets snapshots of the run, which adds to `meetings`, and is rated among them.
     """
-
-    def __init__(
-        self, stack: contextlib.ExitStack, config: ConfigDict, workdir: str, session: Session, requests_before: int
-    ):
-        self._stack, self._config, self._session = stack, config, session
-        self._folder = pathlib.Path(workdir) / "snapshots"
-        self._engine: Engine | None = None
-        self._endpoint: EndpointPlayer | None = None
-        self._requests_before = requests_before
-        self._pooled = config.selfplay.opponent == "pool"
-        self._needed = "initial" in config.evaluation.opponents or config.selfplay.opponent in ("snapshot", "pool")
-
-    @property
-    def requests(self) -> int:
-        """Requests that the run has sent to the endpoint."""
-        return self._endpoint.requests if self._endpoint else self._requests_before
-
-    def keep(self, step: int) -> None:
-        """Writes the present policy down, where its turn has come."""
-        if self._needed and (step % self._config.selfplay.pool.every_steps == 0 if self._pooled else step == 0):
-            self._folder.mkdir(exist_ok=True)
-            save_params(self._path(step), jax.device_get(self._session.state.params), self._session.model.config)
-
-    def _path(self, step: int) -> pathlib.Path:
-        return self._folder / f"step_{step:06d}.npz"
-
-    def draw(self, step: int, scores: Mapping[str, Sequence[float]]) -> str:
-        """The name of this step's opponent: "random", "endpoint", or a snapshot's step.
-
-        Args:
-          scores: of each snapshot, what the policy has scored against it, and in how many matches.
-        """
-        if not self._pooled:
-            return "0" if self._config.selfplay.opponent == "snapshot" else self._config.selfplay.opponent
-        pool = self._config.selfplay.pool
-        steps = list(range(0, step + 1, pool.every_steps))[-pool.size :]
-        weights = {
-            "uniform": [1.0] * len(steps),
-            "recent": list(range(1, len(steps) + 1)),
-            "hard": [hardness(*scores.get(str(s), (0.0, 0))) for s in steps],
-        }[pool.sampling]
-        return str(seeds.host_rng(self._config.run.seed, "pool", step).choices(steps, weights)[0])
-
-    def player(self, name: str, temperature: float) -> Player:
-        """The opponent of that name; of snapshots at most one is there at a time."""
-        if name == "endpoint":
-            if self._endpoint is None:
-                settings = compose.endpoint_settings(self._config)
-                self._endpoint = EndpointPlayer(settings, requests_before=self._requests_before)
-                self._stack.callback(self._endpoint.close)
-            return self._endpoint
-        scripted = evals.scripted_players()
-        return scripted[name] if name in scripted else self._snapshot(int(name), temperature)
-
-    def _snapshot(self, step: int, temperature: float) -> PolicyPlayer:
-        session, path = self._session, self._path(step)
-        try:
-            params, _ = load_params(path)
-        except OSError as error:
-            raise RunError(
-                f"{path} cannot be read ({error.strerror}); restore it, or start in another workdir"
-            ) from error
-        shardings = state_lib.param_shardings(session.model, session.mesh)
-        params = partitioning.global_copies(session.mesh, params, shardings)
-        if self._engine is None:
-            self._engine = compose.engine(self._config, session.model, params, session.template, session.mesh)
-        self._engine.set_params(params, version=step)
-        return PolicyPlayer(self._engine, session.template, compose.policy_settings(self._config, temperature))
-
-
-def hardness(score: float, matches: int) -> float:
-    """(1 - win rate)^2 with one drawn match as a prior: how likely a snapshot is drawn under pool.sampling=hard.
-
-    Prioritised fictitious self-play, Vinyals et al. 2019 (AlphaStar).
-    """
-    return (1.0 - (score + 0.5) / (matches + 1)) ** 2
-
-
-def evaluate(config: ConfigDict, session: Session, opponents: Opponents) -> dict[str, float]:
-    """{tag: value} of the policy against opponents and the truth; the same matches at every step."""
-    temperature = config.evaluation.temperature
+    temperature, settings = config.evaluation.temperature, compose.game_evaluation(config)
     policy = PolicyPlayer(session.engine, session.template, compose.policy_settings(config, temperature))
     names = {name: "0" if name == "initial" else name for name in config.evaluation.opponents}
     players = {evals.POLICY: policy} | {name: opponents.player(who, temperature) for name, who in names.items()}
@@ -293,6 +213,10 @@ def evaluate(config: ConfigDict, session: Session, opponents: Opponents) -> dict
         players,
         lambda pairs: score(session.model, session.state.params, pairs, temperature),
         session.template,
-        compose.game_evaluation(config),
+        settings,
     )
-    return evals.outcome_metrics(rows) | values
+    for earlier in opponents.rated(step):
+        snapshot = opponents.player(str(earlier), temperature)
+        met = [evals.meet(policy, snapshot, game, settings, f"{step}/{earlier}") for game in config.selfplay.games]
+        meetings.append([step, earlier, *map(sum, zip(*met, strict=True))])
+    return evals.outcome_metrics(rows) | values | evals.elo_metrics(meetings, step)

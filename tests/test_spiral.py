@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from configs import spiral_tiny
-from spade_jax import compose, spiral, structs
+from spade_jax import compose, opponents, spiral, structs
 from spade_jax.learner import partitioning
 from spade_jax.learner import state as state_lib
 from spade_jax.rollout import games
@@ -90,7 +90,7 @@ def test_a_run_logs_what_it_promises(finished):
     for tag in (
         "baseline/kuhn_poker/seat0", "baseline/kuhn_poker/seat1", "selfplay/kuhn_poker/invalid_rate",
         "selfplay/kuhn_poker/win_rate", "selfplay/kuhn_poker/response_tokens", "selfplay/void_share", "learner/loss",
-        "eval/kuhn_poker/random/win", "eval/kuhn_poker/initial/invalid", "eval/kuhn_poker/exploitability",
+        "eval/elo", "eval/kuhn_poker/random/win", "eval/kuhn_poker/initial/invalid", "eval/kuhn_poker/exploitability",
     ):  # fmt: skip
         assert np.isfinite(scalars[tag][1]).all(), tag
     assert scalars["eval/kuhn_poker/exploitability"][0].tolist() == [0, 2, STEPS]
@@ -199,8 +199,8 @@ def test_rows_of_the_table_keep_their_games():
 
 
 def test_hard_opponents_are_those_that_win():
-    assert spiral.hardness(0, 0) == 0.25
-    assert spiral.hardness(0, 9) > 0.8 and spiral.hardness(9, 9) < 0.01
+    assert opponents.hardness(0, 0) == 0.25
+    assert opponents.hardness(0, 9) > 0.8 and opponents.hardness(9, 9) < 0.01
 
 
 def test_what_is_scored_against_a_snapshot_counts_draws_as_halves():

@@ -13,7 +13,7 @@ from spade_jax.envs.games import SEATS
 from spade_jax.envs.games.kuhn_poker import ACTIONS_AFTER, CARDS, KuhnPoker
 from spade_jax.envs.games.tictactoe import EMPTY, TicTacToe
 from spade_jax.evals import kuhn, tictactoe
-from spade_jax.evals.ratings import wilson_interval
+from spade_jax.evals.ratings import elo, wilson_interval
 from spade_jax.rollout.games import BY_INVALID, VOID, Match, MatchRequest, MatchSettings, play_matches
 from spade_jax.rollout.measure import mean_or_nan
 from spade_jax.rollout.players import Answer, Player, PolicyPlayer, Question, ScriptedPlayer, random_player
@@ -98,6 +98,43 @@ def play_opponents(players: Mapping[str, Player], settings: Settings, *, label: 
                 seed = stable_seed("evaluate", game, opponent, i // SEATS)
                 requests.append(MatchRequest(f"{label}/{game}/{opponent}/{i}", game, seed, seats))
     return play_matches(players, requests, settings.match)
+
+
+def meet(first: Player, second: Player, game: str, settings: Settings, label: str) -> tuple[float, int]:
+    """(points of `first`, matches that counted): a win is a point, a draw half of one; both seats, equal seeds."""
+    requests = []
+    for i in range(settings.matches):
+        seats = ("first", "second") if i % SEATS == 0 else ("second", "first")
+        seed = stable_seed("meet", game, i // SEATS)
+        requests.append(MatchRequest(f"meet/{label}/{game}/{i}", game, seed, seats))
+    matches = play_matches({"first": first, "second": second}, requests, settings.match)
+    points, played = 0.0, 0
+    for match in matches:
+        if match.ending != VOID:
+            mine = match.request.players.index("first")
+            points += 0.5 * (1 + float(np.sign(match.returns[mine] - match.returns[1 - mine])))
+            played += 1
+    return points, played
+
+
+def elo_metrics(meetings: Sequence[Sequence[float]], step: int) -> dict[str, float]:
+    """{tag: rating} of the policy of `step`, its rating above the first one's; {} before it has met anybody.
+
+    Args:
+      meetings: (step, step, points of the first of them, matches).
+    """
+    names = sorted({int(name) for first, second, *_ in meetings for name in (first, second)})
+    if step not in names:
+        return {}
+    points_KxK, count_KxK = np.zeros((len(names), len(names))), np.zeros((len(names), len(names)))
+    for first, second, points, played in meetings:
+        i, j = names.index(int(first)), names.index(int(second))
+        points_KxK[i, j] += points
+        points_KxK[j, i] += played - points
+        count_KxK[i, j] += played
+        count_KxK[j, i] += played
+    rating_K = elo(points_KxK, count_KxK)
+    return {"eval/elo": float(rating_K[names.index(step)] - rating_K[0])}
 
 
 def outcome(match: Match, seat: int) -> str | None:

@@ -169,6 +169,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "evaluation.instances": (1, 10_000),
     "evaluation.temperature": (0, math.inf),
     "evaluation.matches": (2, 100_000),
+    "evaluation.rated_against": (0, 1000),
     "evaluation.readings": (1, 10_000),
     "evaluation.positions": (1, 4520),
     "checkpoint.save_steps": (0, math.inf),

@@ -63,7 +63,7 @@ TAGS: dict[str, str] = {
     "eval/kuhn_poker/value_seat0": "what the seat that acts first wins against itself, antes; -1/18 in equilibrium",
     "eval/kuhn_poker/unread": "share of responses, drawn to read the policy, that hold no legal action",
     "eval/tictactoe/optimal": "share of positions in which the policy's move keeps the minimax value",
-    "eval/elo": "Elo rating over the run's snapshots",
+    "eval/elo": "Elo rating among the run's snapshots, above the initial policy's",
     "eval/<suite>/<task>": "win rate on one task of a fixed suite never trained on",
     "learner/loss": "loss of the update",
     "learner/grad_norm": "global norm of the gradient before clipping",

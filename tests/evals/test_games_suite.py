@@ -125,3 +125,13 @@ def test_the_share_of_best_moves(template):
     assert suite.optimal_share(best, positions=50, label="x") == {"eval/tictactoe/optimal": 1.0}
     bad = Writer(template, lambda game: "\\boxed{[9]}")
     assert suite.optimal_share(bad, positions=50, label="x") == {"eval/tictactoe/optimal": 0.0}
+
+
+def test_meetings_are_balanced_and_rate_the_policies():
+    points, played = suite.meet(suite.minimax_player(), random_player(), "tictactoe", settings("tictactoe"), "x")
+    assert played == 20 and points > 15
+    assert suite.elo_metrics([], 0) == {}
+    # Three of four points: odds of 3 to 1 in Elo, up to the prior's one drawn match.
+    (rating,) = suite.elo_metrics([[7, 0, 75.0, 100]], 7).values()
+    assert rating == pytest.approx(400 * math.log10(75.5 / 25.5))
+    assert suite.elo_metrics([[7, 0, 75.0, 100]], 14) == {}
