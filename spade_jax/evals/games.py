@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from spade_jax.envs.games import SEATS
+from spade_jax.envs.games import SEATS, textarena
 from spade_jax.envs.games.kuhn_poker import ACTIONS_AFTER, CARDS, KuhnPoker
 from spade_jax.envs.games.tictactoe import EMPTY, TicTacToe
 from spade_jax.evals import kuhn, tictactoe
@@ -35,7 +35,10 @@ def minimax_player() -> ScriptedPlayer:
 
 def opponents_of(game: str, names: Sequence[str]) -> list[str]:
     """Those of the opponents that can play the game."""
-    return [name for name in names if name != "minimax" or game == TicTacToe.name]
+    # TextArena does not list its legal actions.
+    unable = {"minimax"} if game != TicTacToe.name else set()
+    unable |= {"random"} if game.startswith(textarena.PREFIX) else set()
+    return [name for name in names if name not in unable]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,7 +41,7 @@ class MatchRequest:
 @dataclasses.dataclass(frozen=True)
 class MatchSettings:
     """Attributes:
-    options: constructor options by game.
+    options: constructor options by game, where it has any.
     max_moves: of both seats; a match that needs more ends undecided.
     invalid_returns: what a seat gets for a move that is none, and what the other one gets; the match ends.
     live: matches under way at a time.
@@ -153,7 +153,7 @@ def play_matches(
     while waiting or live:
         while waiting and len(live) < settings.live:
             index, request = waiting.popleft()
-            game = make_game(request.game, request.seed, **settings.options[request.game])
+            game = make_game(request.game, request.seed, **settings.options.get(request.game, {}))
             live[request.id] = _Play(index, request, game)
             ask(live[request.id])
         # First without waiting: nobody blocks while another has an answer.

@@ -45,6 +45,7 @@ EMBEDDED = ("tiny", "spiral")  # the policies that come with the package, and th
 
 # Options of two-player games that are words.
 KUHN_PAYOFFS = ("winner", "margin")
+TEXTARENA = "textarena:"  # how names of TextArena's games begin
 OPPONENTS = ("random", "minimax", "initial", "endpoint")  # of an evaluation
 
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -289,8 +290,10 @@ def _check_selfplay(config: ConfigDict) -> None:
         raise UsageError("selfplay.games=() is empty; name at least one game")
     for key, names in (("selfplay.games", games), ("evaluation.games", tuple(config.evaluation.games))):
         for name in names:
-            if name not in known:
-                raise UsageError(f"{key} has {_shown(name)}, which is no game; use some of {', '.join(known)}")
+            if name not in known and not str(name).startswith(TEXTARENA):
+                raise UsageError(
+                    f"{key} has {_shown(name)}, which is no game; use some of {', '.join(known)}, or {TEXTARENA}ID"
+                )
         if len(set(names)) != len(names):
             raise UsageError(f"{key}={names} names a game twice; name each once")
     if weights and len(weights) != len(games):
@@ -309,6 +312,11 @@ def _check_selfplay(config: ConfigDict) -> None:
             raise UsageError(
                 f"evaluation.opponents has {_shown(opponent)}, which is none; use some of {', '.join(OPPONENTS)}"
             )
+    if selfplay.opponent == "random" and any(name.startswith(TEXTARENA) for name in games):
+        raise UsageError(
+            "selfplay.opponent=random cannot play games of TextArena, which does not list their legal actions; use "
+            "self, snapshot, pool or endpoint"
+        )
     asks = "endpoint" in (selfplay.opponent, *config.evaluation.opponents)
     if asks and not selfplay.endpoint.url.startswith(("http://", "https://")):
         raise UsageError(
