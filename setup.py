@@ -22,7 +22,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["spade_jax", "spade_jax.*"]),
-    package_data={"spade_jax": ["assets/tiny/*"]},
+    package_data={"spade_jax": ["assets/*/*"]},
     install_requires=[
         "absl-py>=2.1",
         # Python 3.11 resolves to jax 0.10.2, later Pythons to 0.12; both ends are tested.

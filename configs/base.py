@@ -30,6 +30,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     run.allow_config_change = False  # resume a workdir whose config.json differs
 
     config.method = method = ConfigDict()
+    method.algorithm = "spade"  # spade: designed environments, hint regret; spiral: two-player games against itself
     method.preset = "strict"  # strict | paper: what the switches below and elsewhere default to
     method.paired_seeds = _switch(bool)  # switch True/False: both arms play the same seeds
     method.regret_floor = _switch(bool)  # switch False/True: the designer is paid max(0, regret)
@@ -42,7 +43,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     method.truncated_scores_zero = _switch(bool)  # switch False/True: an episode that is cut off returns 0
 
     config.policy = policy = ConfigDict()
-    policy.init = "scratch"  # tiny: the embedded warm start; scratch: random, from architecture; or a path to an .npz
+    policy.init = "scratch"  # tiny, spiral: an embedded warm start; scratch: random, from architecture; or an .npz
     policy.dtype = "bfloat16"  # of activations: float32 | bfloat16; master weights and reductions are float32
     policy.remat = True  # recompute activations in the backward pass: less memory, more time
     policy.architecture = arch = ConfigDict()  # used when init is scratch
@@ -59,7 +60,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     arch.tied_head = True  # the output head is the embedding
 
     config.tokens = tokens = ConfigDict()
-    tokens.tokenizer = "tiny"  # tiny: the embedded SentencePiece model; or a path to a .model
+    tokens.tokenizer = "tiny"  # tiny, spiral: an embedded SentencePiece model; or a path to a .model
 
     config.sampler = sampler = ConfigDict()
     sampler.slots = 256  # conversations that decode at once
@@ -85,6 +86,52 @@ def get_config(arg: str | None = None) -> ConfigDict:
     rollout.min_pairs = 8  # complete seed pairs below which an environment gives no gradient
     rollout.max_turns = 25  # agent turns per episode
     rollout.reply_blocks = 2  # decode blocks between an action and its reply, fixed so that timing decides nothing
+
+    config.selfplay = selfplay = ConfigDict()  # two-player games: method.algorithm = spiral
+    selfplay.games = ("kuhn_poker",)  # played in training, see spade_jax/envs/games; more may be added on resume
+    selfplay.weights = ()  # share of each game in the matches, in the order of games; (): equal shares
+    selfplay.matches = 64  # per update
+    selfplay.context = "turn"  # turn: every move is a sequence of its own; conversation: all moves of a seat are one
+    selfplay.max_moves = 200  # of both seats; a match that needs more ends undecided
+    selfplay.invalid_penalty = 1.0  # lost by a seat whose move is none; the match ends
+    selfplay.invalid_bonus = 0.0  # and what the other seat gets
+    selfplay.baselines = "role"  # role: one for each game and seat; shared: one for all
+    selfplay.baseline_decay = 0.95  # of the running baselines
+    selfplay.opponent = "self"  # self | random | snapshot (the initial policy) | pool (earlier policies) | endpoint
+    selfplay.pool = pool = ConfigDict()  # of earlier policies, kept in the workdir
+    pool.every_steps = 10  # steps between two that are added, the initial one first
+    pool.size = 8  # newest ones drawn from
+    pool.sampling = "recent"  # recent: the newer the likelier; hard: the more it wins the likelier; uniform
+    selfplay.endpoint = endpoint = ConfigDict()  # an OpenAI-compatible server as the opponent
+    endpoint.url = ""  # of its API, e.g. http://localhost:8000/v1
+    endpoint.model = ""  # the model's name there
+    endpoint.key_variable = "OPENAI_API_KEY"  # environment variable with the key; it is stored and logged nowhere
+    endpoint.timeout_secs = 60.0  # of one request
+    endpoint.retries = 4  # repetitions of a request that failed for a passing reason, with growing pauses
+    endpoint.max_requests = 100_000  # over the whole run; beyond it matches are void
+    endpoint.concurrency = 16  # requests under way at a time
+    endpoint.max_new_tokens = 1024  # of one reply
+    endpoint.temperature = 1.0  # asked for
+
+    config.games = games = ConfigDict()  # the games' own options
+    games.kuhn_poker = ConfigDict()
+    games.kuhn_poker.rounds = 5  # dealt in one match
+    games.kuhn_poker.payoff = "winner"  # winner: 1 for the chip leader; margin: the chips won, over the most possible
+    games.kuhn_poker.compat = False  # the original's quirks: bets move no chips, the last round's winner wins
+    games.tictactoe = ConfigDict()
+    games.negotiation = ConfigDict()
+    games.negotiation.turns = 10  # of both seats together
+    games.snake = ConfigDict()
+    games.snake.size = 6  # cells of one side of the grid
+    games.snake.apples = 2  # on the grid at a time
+    games.snake.rounds = 30  # after which the longer snake wins
+    games.pig_dice = ConfigDict()
+    games.pig_dice.target = 50  # points that win
+    games.pig_dice.moves = 100  # rolls and holds of both seats, after which the higher score wins
+    games.truth_and_deception = ConfigDict()
+    games.truth_and_deception.rounds = 2  # of a claim and a question, before the last claim and the guess
+    games.liars_dice = ConfigDict()
+    games.liars_dice.dice = 3  # of each player at first
 
     config.designer = designer = ConfigDict()
     designer.style = "full"  # full: instructions for a real language model; tiny: those of the embedded policy
@@ -139,7 +186,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
     config.learner = learner = ConfigDict()
     learner.estimator = estimator = ConfigDict()
-    estimator.agent = "group_zscore"  # ema | group_zscore | group_mean | leave_one_out, within an environment's plays
+    # Within an environment's plays or, in two-player games, a game's by seat:
+    estimator.agent = "group_zscore"  # ema (running baselines) | group_zscore | group_mean | leave_one_out | none
     estimator.designer = _switch(str)  # switch leave_one_out/group_mean: as above, within a skill
     learner.role_weight = role_weight = ConfigDict()
     role_weight.agent = 1.0  # weight of agent samples in the loss
@@ -173,6 +221,12 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.evaluation = evaluation = ConfigDict()
     evaluation.every_steps = 20  # steps between evaluations on the held-out probe, also at the start and end; 0: never
     evaluation.instances = 8  # instances per held-out family and difficulty
+    evaluation.games = ()  # two-player games beside selfplay.games
+    evaluation.opponents = ("random",)  # random | minimax (tic-tac-toe) | initial (policy) | endpoint
+    evaluation.matches = 64  # of each game against each opponent, half of them in either seat
+    evaluation.rated_against = 2  # snapshots of selfplay.pool that the policy meets in order to be rated; 0: no rating
+    evaluation.readings = 16  # responses per information set from which Kuhn poker's probabilities are read
+    evaluation.positions = 128  # of tic-tac-toe in which the policy is asked for a move
     evaluation.temperature = 0.6  # of the agent on the probe; 0 is greedy
 
     config.checkpoint = checkpoint = ConfigDict()

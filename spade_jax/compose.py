@@ -19,13 +19,18 @@ from spade_jax import structs
 from spade_jax.designer import corpus, gate, reward, schedule
 from spade_jax.designer import memory as memory_lib
 from spade_jax.envs.bundled import Bundled, held_out_probe
+from spade_jax.envs.games import SEATS
+from spade_jax.evals import games as games_evaluation
 from spade_jax.learner import batch, objective, partitioning
 from spade_jax.learner import state as state_lib
 from spade_jax.learner import step as step_lib
 from spade_jax.policy import Decoder, DecoderConfig, load_params
 from spade_jax.rollout import regenerate
 from spade_jax.rollout.design import DesignSettings
+from spade_jax.rollout.endpoint import EndpointSettings
 from spade_jax.rollout.episodes import EpisodeSettings
+from spade_jax.rollout.games import MatchSettings
+from spade_jax.rollout.players import PolicySettings
 from spade_jax.runtime import checks
 from spade_jax.runtime.errors import RunError, UsageError
 from spade_jax.sampler import Engine, SamplingConfig
@@ -33,10 +38,12 @@ from spade_jax.sandbox import Limits, Pool, SandboxError, layers
 from spade_jax.tokens import chat
 from spade_jax.tokens import tokenizer as tokenizer_lib
 
-EMBEDDED = pathlib.Path(__file__).parent / "assets" / "tiny"
+ASSETS = pathlib.Path(__file__).parent / "assets"
+EMBEDDED = ASSETS / "tiny"
 TOKENIZER_FILE = "tokenizer.model"
 POLICY_FILE = "policy.npz"
 ENVIRONMENTS_FILE = "environments.sqlite"
+MAX_GAMES = 32  # that one run may meet, those added on resume included
 
 
 def sandbox_pool(config: ConfigDict) -> Pool:
@@ -62,13 +69,15 @@ def sandbox_line(config: ConfigDict, pool: Pool) -> str:
 
 def chat_template(config: ConfigDict) -> chat.ChatTemplate:
     """The tokenizer's chat template."""
-    path = EMBEDDED / TOKENIZER_FILE if config.tokens.tokenizer == "tiny" else pathlib.Path(config.tokens.tokenizer)
+    path = pathlib.Path(config.tokens.tokenizer)
+    if config.tokens.tokenizer in checks.EMBEDDED:
+        path = ASSETS / config.tokens.tokenizer / TOKENIZER_FILE
     try:
         return chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(path))
     except (OSError, RuntimeError, ValueError, KeyError) as error:  # SentencePiece raises RuntimeError
         raise UsageError(
-            f"tokens.tokenizer={config.tokens.tokenizer} cannot be used ({error}); use tiny, or a SentencePiece "
-            ".model with our control tokens"
+            f"tokens.tokenizer={config.tokens.tokenizer} cannot be used ({error}); use tiny, spiral, or a "
+            "SentencePiece .model with our control tokens"
         ) from error
 
 
@@ -78,14 +87,16 @@ def policy(config: ConfigDict, template: chat.ChatTemplate) -> tuple[Decoder, An
     if config.policy.init == "scratch":
         shape, params = DecoderConfig(**config.policy.architecture.to_dict()), None
     else:
-        path = EMBEDDED / POLICY_FILE if config.policy.init == "tiny" else pathlib.Path(config.policy.init)
+        path = pathlib.Path(config.policy.init)
+        if config.policy.init in checks.EMBEDDED:
+            path = ASSETS / config.policy.init / POLICY_FILE
         try:
             if not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
                 raise ValueError("it is not an .npz, or not a whole one")
             params, shape = load_params(path)
         except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
             raise UsageError(
-                f"policy.init={config.policy.init} cannot be read ({error}); use tiny, scratch, or an .npz of weights"
+                f"policy.init={config.policy.init} cannot be read ({error}); use tiny, spiral, scratch, or an .npz"
             ) from error
     if shape.vocab_size != template.tokenizer.vocab_size:
         raise UsageError(
@@ -115,6 +126,58 @@ def episode_settings(config: ConfigDict) -> EpisodeSettings:
         truncated_scores_zero=config.method.truncated_scores_zero,
         crashes_are_void=config.method.void_crashes,
     )
+
+
+def match_settings(config: ConfigDict) -> MatchSettings:
+    """How two-player games are played."""
+    selfplay = config.selfplay
+    # Conversations that last hold their slots, so that more matches than pairs of slots would wait for each other.
+    conversations = config.sampler.slots // SEATS
+    return MatchSettings(
+        options={name: options.to_dict() for name, options in config.games.items()},
+        max_moves=selfplay.max_moves,
+        invalid_returns=(-selfplay.invalid_penalty, selfplay.invalid_bonus),
+        live=conversations if selfplay.context == "conversation" else 2 * config.sampler.slots,
+    )
+
+
+def policy_settings(config: ConfigDict, temperature: float) -> PolicySettings:
+    """How a policy plays two-player games."""
+    return PolicySettings(
+        sampling=dataclasses.replace(sampling(config.sampler.agent), temperature=temperature),
+        max_new_tokens=config.sampler.agent.max_new_tokens,
+        style=config.designer.style,
+        context=config.selfplay.context,
+    )
+
+
+def endpoint_settings(config: ConfigDict) -> EndpointSettings:
+    """The opponent behind an endpoint."""
+    return EndpointSettings(**config.selfplay.endpoint.to_dict())
+
+
+def game_evaluation(config: ConfigDict) -> games_evaluation.Settings:
+    """How two-player games are measured."""
+    evaluation = config.evaluation
+    return games_evaluation.Settings(
+        games=tuple(dict.fromkeys([*config.selfplay.games, *evaluation.games])),
+        opponents=tuple(evaluation.opponents),
+        matches=evaluation.matches,
+        readings=evaluation.readings,
+        positions=evaluation.positions,
+        match=match_settings(config),
+    )
+
+
+def game_rows(config: ConfigDict, saved: Sequence[str]) -> tuple[str, ...]:
+    """The games in the order of their rows in the baseline table: those of the checkpoint, then new ones."""
+    names = (*saved, *(name for name in config.selfplay.games if name not in saved))
+    if len(names) > MAX_GAMES:
+        raise UsageError(
+            f"selfplay.games brings this run to {len(names)} games, but its baseline table has room for {MAX_GAMES}; "
+            "start in another workdir"
+        )
+    return names
 
 
 def design_settings(config: ConfigDict) -> DesignSettings:
@@ -292,7 +355,13 @@ def estimators(config: ConfigDict) -> tuple[str, ...]:
 
 
 def num_groups(config: ConfigDict) -> int:
-    """Bound of the group ids: places of a regeneration for the agent, skills for the designer."""
+    """Bound of the group ids, and rows of the baseline table.
+
+    Places of a regeneration for the agent, skills for the designer; in two-player games a row for each game and seat,
+    with room for games that are added later.
+    """
+    if config.method.algorithm == "spiral":
+        return SEATS * MAX_GAMES
     return max(config.rollout.active_skills * config.rollout.places_per_skill, len(config.rollout.skills))
 
 

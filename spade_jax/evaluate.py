@@ -1,11 +1,17 @@
-"""Measures trained policies against their start on the held-out probe.
+"""Measures trained policies against their start.
 
     python -m spade_jax.evaluate --config=configs/spade_tiny.py --workdirs=runs/s0,runs/s1,runs/s2
+    python -m spade_jax.evaluate --config=configs/spiral_tiny.py --workdirs=runs/spiral --suite=games
 
-Every run's newest checkpoint and the common initial policy play the same instances
-with the same sampling keys. The table gives win rates, and their gain over the start
-with a bootstrap interval over runs (seeds) and instances. Void plays count for
-nothing; the last column is their share.
+The suite `probe` holds environments that nothing is ever trained on, `games` the two-player games.
+In both, every run's newest policy and the common initial one play the same instances
+with the same sampling keys.
+
+The probe's table gives win rates, and their gain over the start with a bootstrap
+interval over runs (seeds) and instances. Void plays count for nothing; the last column
+is their share. The games' tables give every policy against opponents by seat, with
+Wilson intervals, and against the truth; then the policies against each other, with Elo
+ratings. A single run's snapshots take part.
 """
 
 from __future__ import annotations
@@ -17,9 +23,10 @@ from typing import Any
 
 import numpy as np
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from spade_jax import compose
+from spade_jax.arena import games_suite
 from spade_jax.envs.bundled import SUITES
 from spade_jax.evals.probe import compare, play_probe
 from spade_jax.learner import state as state_lib
@@ -33,6 +40,9 @@ from spade_jax.runtime.workdir import compare_evaluation
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The configuration that the runs were made with.")
 _WORKDIRS = flags.DEFINE_list("workdirs", None, "Workdirs of runs of one config that differ in their seed.")
 _INSTANCES = flags.DEFINE_integer("instances", 16, "Probe instances per family and difficulty range.", lower_bound=1)
+_SUITE = flags.DEFINE_enum(
+    "suite", "probe", ["probe", "games"], "probe: held-out environments; games: two-player games and head to head."
+)
 _OUT = flags.DEFINE_string("out", None, "JSON file that receives the figures, where given.")
 
 
@@ -54,6 +64,14 @@ def main(argv: Sequence[str]) -> None:
             raise UsageError(f"--workdirs: {workdir} holds no checkpoints; name the workdir of a run")
         for difference in compare_evaluation(workdir, config):
             print(f"{workdir}: config changed: {difference}", flush=True)
+    if _SUITE.value == "games":
+        games_suite(config, _WORKDIRS.value, _OUT.value)
+    else:
+        probe_suite(config, _WORKDIRS.value, _INSTANCES.value, _OUT.value)
+
+
+def probe_suite(config: ConfigDict, workdirs: Sequence[str], instances: int, out: str | None) -> None:
+    """Prints the win rates of start and runs on the held-out probe, and the gain."""
     with compose.sandbox_pool(config) as pool:
         template = compose.chat_template(config)
         compile_cache.enable_compile_cache(config.compile_cache.dir)
@@ -62,7 +80,7 @@ def main(argv: Sequence[str]) -> None:
         optimizer = state_lib.make_optimizer(compose.optimizer_config(config), model)
         state = compose.train_state(config, model, optimizer, mesh, initial_params)
         engine = compose.engine(config, model, state.params, template, mesh)
-        probe, settings = compose.probe(config, _INSTANCES.value), compose.probe_settings(config)
+        probe, settings = compose.probe(config, instances), compose.probe_settings(config)
 
         def play(params: Any, version: int) -> np.ndarray:
             """float64[N] outcome of every probe instance, NaN where void."""
@@ -71,7 +89,7 @@ def main(argv: Sequence[str]) -> None:
 
         start_N = play(state.params, 0)
         runs = []
-        for workdir in _WORKDIRS.value:
+        for workdir in workdirs:
             with Checkpointer(f"{workdir}/checkpoints", keep=1, read_only=True) as checkpointer:
                 restored = checkpointer.restore(state)
             if restored is None:
@@ -92,8 +110,8 @@ def main(argv: Sequence[str]) -> None:
             f"{name:<28}{row['start']:>8.3f}{row['trained']:>9.3f}{row['gain']:>+8.3f}   [{low:+.3f}, {high:+.3f}]"
             f"{row['void']:>8.3f}"
         )
-    if _OUT.value:
-        pathlib.Path(_OUT.value).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    if out:
+        pathlib.Path(out).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 def run() -> None:

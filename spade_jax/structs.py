@@ -25,6 +25,7 @@ HINTED = "hinted"
 
 SUCCESS = "success"
 FAILURE = "failure"
+DRAW = "draw"  # of a two-player game
 TRUNCATED = "truncated"
 VOID = "void"
 
@@ -146,7 +147,7 @@ class Episode:
       seed: the integer passed to reset().
       turns: the exchanges, in order.
       episode_return: return in [-1, 1]; 0 where status is VOID.
-      status: SUCCESS, FAILURE, TRUNCATED or VOID.
+      status: SUCCESS, FAILURE, DRAW, TRUNCATED or VOID.
       reason: why the episode is void or truncated, else "".
       player: seat index in multi-player games.
     """

@@ -3,10 +3,12 @@
     python -m spade_jax.warmstart --config=configs/warmstart_tiny.py --out=DIR
 
 The bundled families write programs and hints; scripted players of partial skill
-and of uneven care play them. From these come the SentencePiece model and the tiny policy, which can
-then write varied, mostly valid environments and play at partial skill; self-play
-does the rest. Held-out families and difficulty ranges (`envs/families`) never
-enter. The same seed gives the same assets on the same machine.
+and of uneven care play them. From these come the SentencePiece model and the tiny
+policy, which can then write varied, mostly valid environments and play at partial
+skill; self-play does the rest. `configs/warmstart_spiral.py` builds the policy of two-player games
+in the same way, from moves of scripted players. Held-out families and difficulty
+ranges (`envs/families`) never enter. The same seed gives the same assets on the
+same machine.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ from spade_jax.designer import corpus, prompts, tool_prompts
 from spade_jax.envs import contract, families
 from spade_jax.envs.families import base
 from spade_jax.envs.families import tools as tool_families
+from spade_jax.envs.games.demonstrations import demonstrate
 from spade_jax.learner import partitioning, supervised
 from spade_jax.learner import state as state_lib
 from spade_jax.policy import Decoder, DecoderConfig, count_params, load_params, save_params
+from spade_jax.rollout import players
 from spade_jax.runtime import app, compile_cache, seeds
 from spade_jax.runtime.errors import UsageError
 from spade_jax.tokens import chat, parsing
@@ -44,6 +48,7 @@ _FIRST_STAGE = flags.DEFINE_string("first_stage", None, "Begin at this stage, fr
 
 _MAX_TURNS = 10
 _TOOL_KINDS = "tool_"  # how the kinds of samples about tool use begin
+_GAME_KINDS = "game_"  # and those of moves in two-player games
 _CARELESS = "_careless"  # how the kinds of plays end that a player makes without looking
 _DOCUMENT_WORDS = 120
 
@@ -76,6 +81,9 @@ class Generator:
         kind = rng.choices(self._kinds, self._weights)[0]
         if kind.startswith(_TOOL_KINDS):
             return self._tool_sample(kind.removeprefix(_TOOL_KINDS), rng)
+        if kind.startswith(_GAME_KINDS):
+            game, response = demonstrate(kind.removeprefix(_GAME_KINDS), rng)
+            return [(players.first_prompt(game, game.player, prompts.TINY), response)]
         document = rng.choice(self._documents)
         words = corpus.theme_words(document.text, 16)
         rng.shuffle(words)

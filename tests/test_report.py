@@ -16,7 +16,7 @@ import pytest
 
 from spade_jax import structs
 from spade_jax.designer.memory import Memory
-from spade_jax.reporting import charts, comparison, hostile, sections, sources
+from spade_jax.reporting import charts, comparison, heatmap, hostile, sections, sources
 from spade_jax.reporting.write import write_report
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.metrics import MetricWriter
@@ -387,3 +387,32 @@ def test_runs_of_several_seeds_are_drawn_on_one_chart(tmp_path):
         comparison.write_comparison(runs, ["eval/probe/all"], str(tmp_path / "c.svg"))
     with pytest.raises(UsageError, match="at most 9"):
         comparison.write_comparison(runs, ["agent/win_rate"] * 10, str(tmp_path / "c.svg"))
+
+
+def test_a_run_of_self_play_shows_its_games(tmp_path):
+    config = {
+        "method": {"algorithm": "spiral"}, "run": {"seed": 3, "steps": 9},
+        "selfplay": {"games": ["kuhn_poker"], "opponent": ATTACK},
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tags = (
+        "selfplay/kuhn_poker/win_rate_seat0", "selfplay/kuhn_poker/response_tokens", "baseline/kuhn_poker/seat1",
+        "eval/kuhn_poker/exploitability", "eval/kuhn_poker/random/win", "eval/kuhn_poker/random/loss", "learner/loss",
+    )  # fmt: skip
+    with MetricWriter(tmp_path / "metrics") as writer:
+        for step in range(3):
+            writer.scalars(step, {tag: 0.1 * step for tag in tags})
+    text = write_report(tmp_path).read_text(encoding="utf-8")
+    for part in ("SPIRAL run", "Kuhn poker: exploitability", "kuhn_poker: baselines", "kuhn_poker against random"):
+        assert part in text
+    assert "designer" not in text.partition("<style")[0] and "Regret per step" not in text
+    assert "<script>alert(1)</script>" not in text
+
+
+def test_heat_map_colours_and_writes_what_was_played():
+    share = np.array([[np.nan, 1.0, 0.5], [0.0, np.nan, 0.25], [0.5, 0.75, np.nan]])
+    text = heatmap.heat_map(["a<b", "c", "d"], share, "who wins")
+    assert text.count("<rect") == 1 + 6 and "a&lt;b" in text and "a<b" not in text
+    for cell in ("1.00", "0.00", "0.25", "0.75", "0.50"):
+        assert f">{cell}</text>" in text
+    assert heatmap._colour(0.5) == "#f5f3ee" and heatmap._colour(1.0) == "#266694" and heatmap._colour(0.0) == "#b24c3c"

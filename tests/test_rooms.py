@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "reporting": {"designer", "runtime"},
 }  # fmt: skip
 BINARIES = {"train", "evaluate", "warmstart", "report", "check_env", "sandbox_probe"}
-COMPOSITION = BINARIES | {"compose"}  # may import every room, and none of them a binary
+# These may import every room, and none of them a binary.
+COMPOSITION = BINARIES | {"arena", "compose", "opponents", "session", "spiral"}
 
 NEVER_JAX = ("structs", "tokens", "sandbox", "envs", "designer", "reporting")
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}

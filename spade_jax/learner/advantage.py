@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 from spade_jax.learner import partitioning
 
-ESTIMATORS = ("ema", "group_zscore", "group_mean", "leave_one_out")
+ESTIMATORS = ("ema", "group_zscore", "group_mean", "leave_one_out", "none")
 
 
 class Advantages(NamedTuple):
@@ -29,7 +29,7 @@ class Advantages(NamedTuple):
     Attributes:
       advantage: float32[N], 0 where invalid.
       keep: bool[N], False for rows that carry no gradient: invalid ones, groups without variance, groups of one,
-        and, under `ema`, returns equal to their baseline.
+        and, under `ema`, returns equal to their baseline; under `none`, returns of 0.
       baselines: float32[K], the table after all valid `ema` rows.
     """
 
@@ -81,6 +81,7 @@ def estimate(
       group_zscore   (R - mean) / sd
       group_mean     R - mean
       leave_one_out  R - (n mean - R) / (n - 1), and 0 where n = 1
+      none           R
 
     Args:
       returns_N: float32[N].
@@ -119,8 +120,10 @@ def estimate(
     keep_N = jnp.zeros_like(valid_N)
     for role, name in enumerate(estimators):
         mine_N = valid_N & (role_N == role)
-        if name == "ema":
-            value_N, baselines_K = ema_advantages(returns_N, group_N, mine_N, baselines_K, ema_decay)
+        if name in ("ema", "none"):
+            value_N = returns_N
+            if name == "ema":
+                value_N, baselines_K = ema_advantages(returns_N, group_N, mine_N, baselines_K, ema_decay)
             useful_N = value_N != 0.0
         else:
             useful_N = varied_N

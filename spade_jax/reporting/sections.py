@@ -100,18 +100,19 @@ def ends(series: Series) -> tuple[float, float, int]:
     return float(values[:count].mean()), float(values[-count:].mean()), count
 
 
-def _tile(name: str, value: str, more: str, spark: str = "") -> str:
+def tile(name: str, value: str, more: str, spark: str = "") -> str:
+    """A number of the headline."""
     return (
         f'<div class="tile"><span class="name">{escape(name)}</span><span class="value">{value}</span>'
         f'<span class="more">{escape(more)}</span>{spark}</div>'
     )
 
 
-def _change_tile(run: Run, name: str, tag: str, colour: Colour, *, exact: bool = False) -> str:
+def change_tile(run: Run, name: str, tag: str, colour: Colour, *, exact: bool = False) -> str:
     """A first -> last tile; `exact` takes the two end points as they are."""
     series = run.series.get(tag)
     if series is None or not np.isfinite(series[1]).any():
-        return _tile(name, "—", "not measured yet")
+        return tile(name, "—", "not measured yet")
     first, last, count = ends(series)
     more = "first and last point" if count <= 1 else f"mean of the first and last {count} points"
     if exact:
@@ -121,7 +122,7 @@ def _change_tile(run: Run, name: str, tag: str, colour: Colour, *, exact: bool =
         value, more = f"{100 * last:.1f} %", "a single point"
     else:
         value = f'<span class="from">{100 * first:.1f} → </span>{100 * last:.1f} %'
-    return _tile(name, value, more, charts.sparkline(series[1], colour))
+    return tile(name, value, more, charts.sparkline(series[1], colour))
 
 
 def headline(run: Run) -> str:
@@ -141,16 +142,16 @@ def headline(run: Run) -> str:
         more = f"last {count} points" if count > 1 else "last point"
         if math.isfinite(error):
             more += f", standard error {error:.3f}"
-        regret_tile = _tile("regret", charts.written(last, "difference"), more, charts.sparkline(regret[1], "c5"))
+        regret_tile = tile("regret", charts.written(last, "difference"), more, charts.sparkline(regret[1], "c5"))
     else:
-        regret_tile = _tile("regret", "—", "not measured yet")
+        regret_tile = tile("regret", "—", "not measured yet")
     tiles = (
-        _tile("steps", f"{done:,}", f"of {planned:,} planned" if isinstance(planned, int) else "logged so far"),
-        _tile("environments written", f"{len(records):,}" if run.programs else "—", f"{valid:,} passed every check"),
-        _change_tile(run, "valid programs", "designer/valid_share", "c2"),
+        tile("steps", f"{done:,}", f"of {planned:,} planned" if isinstance(planned, int) else "logged so far"),
+        tile("environments written", f"{len(records):,}" if run.programs else "—", f"{valid:,} passed every check"),
+        change_tile(run, "valid programs", "designer/valid_share", "c2"),
         regret_tile,
-        _change_tile(run, "win rate without hint", "agent/win_rate", "c1"),
-        _change_tile(run, "held-out probe", "eval/probe/all", "c1", exact=True),
+        change_tile(run, "win rate without hint", "agent/win_rate", "c1"),
+        change_tile(run, "held-out probe", "eval/probe/all", "c1", exact=True),
     )
     name = one_line(run.workdir.resolve().name, 120)
     return f'<h1>SPADE run {name}</h1><p class="lead">{about}</p><div class="tiles">{"".join(tiles)}</div>'

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import pathlib
 
-from spade_jax.reporting import page, sections
+from spade_jax.reporting import page, sections, selfplay
 from spade_jax.reporting.gallery import gallery
 from spade_jax.reporting.sources import read_run
 from spade_jax.runtime.errors import UsageError
 
 REPORT_FILE = "report.html"
-_LINKS = (
+_SPADE_LINKS = (
     ("regret", "Regret"),
     ("agent", "Agent"),
     ("designer", "Designer"),
     ("probe", "Held-out probe"),
     ("gallery", "Gallery"),
+)
+_SPIRAL_LINKS = (("truth", "Truth"), ("play", "Self-play"), ("opponents", "Opponents"))
+_LINKS = (
     ("learner", "Learner"),
     ("performance", "Performance"),
     ("others", "Further metrics"),
@@ -38,21 +41,29 @@ def write_report(workdir: str | os.PathLike[str], out: str | os.PathLike[str] | 
     path = workdir / REPORT_FILE if out is None else pathlib.Path(out)
     run = read_run(workdir)
     curves = sections.Curves(run)
-    body = [
-        sections.regret(curves),
-        sections.agent(curves),
-        sections.designer(curves, run),
-        sections.probe(curves),
-        gallery(run),
+    spiral = run.config.get("method.algorithm") == "spiral"
+    if spiral:
+        games = tuple(map(str, run.config.get("selfplay.games", ())))
+        body = [selfplay.truth(curves), selfplay.play(curves, games), selfplay.opponents(curves, run)]
+    else:
+        body = [
+            sections.regret(curves),
+            sections.agent(curves),
+            sections.designer(curves, run),
+            sections.probe(curves),
+            gallery(run),
+        ]
+    body += [
         sections.learner(curves),
         sections.performance(curves),
         sections.others(curves),  # last of the curves: it draws what the others have not
         sections.settings(run),
     ]
-    shown = [(link, html) for link, html in zip(_LINKS, body, strict=True) if html]
+    links = (*(_SPIRAL_LINKS if spiral else _SPADE_LINKS), *_LINKS)
+    shown = [(link, html) for link, html in zip(links, body, strict=True) if html]
     text = page.document(
-        f"SPADE run {workdir.resolve().name}",
-        sections.headline(run),
+        f"{'SPIRAL' if spiral else 'SPADE'} run {workdir.resolve().name}",
+        (selfplay if spiral else sections).headline(run),
         [link for link, _ in shown],
         [html for _, html in shown],
     )

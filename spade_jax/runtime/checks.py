@@ -41,20 +41,33 @@ SKILLS = {
     ),
 }
 
+EMBEDDED = ("tiny", "spiral")  # the policies that come with the package, and their tokenizers
+
+# Options of two-player games that are words.
+KUHN_PAYOFFS = ("winner", "margin")
+TEXTARENA = "textarena:"  # how names of TextArena's games begin
+OPPONENTS = ("random", "minimax", "initial", "endpoint")  # of an evaluation
+
 _CHOICES: dict[str, tuple[str, ...]] = {
+    "method.algorithm": ("spade", "spiral"),
     "method.regret_scale": ("adaptive", "fixed"),
     "policy.dtype": ("float32", "bfloat16"),
     "sampler.cache_dtype": ("float32", "bfloat16"),
     "rollout.environments": ("designer", "bundled"),
     "rollout.kind": ("game", "tool"),
+    "selfplay.context": ("turn", "conversation"),
+    "selfplay.baselines": ("role", "shared"),
+    "selfplay.opponent": ("self", "random", "snapshot", "pool", "endpoint"),
+    "selfplay.pool.sampling": ("recent", "hard", "uniform"),
+    "games.kuhn_poker.payoff": KUHN_PAYOFFS,
     "designer.style": ("tiny", "full"),
     "memory.rank": ("lower_bound", "regret"),
     "memory.eviction": ("cells", "oldest"),
     "corpus.draw": ("epoch", "uniform"),
     "sandbox.isolation": ("strict", "best_effort", "none"),
-    "learner.estimator.agent": ("ema", "group_zscore", "group_mean", "leave_one_out"),
+    "learner.estimator.agent": ("ema", "group_zscore", "group_mean", "leave_one_out", "none"),
     # The two roles' groups share the table of running baselines, so only one of them may use it.
-    "learner.estimator.designer": ("group_zscore", "group_mean", "leave_one_out"),
+    "learner.estimator.designer": ("group_zscore", "group_mean", "leave_one_out", "none"),
     "learner.aggregation": ("token_mean", "sequence_mean", "constant_length"),
 }
 
@@ -86,6 +99,28 @@ _RANGES: dict[str, tuple[float, float]] = {
     "rollout.min_pairs": (2, math.inf),
     "rollout.max_turns": (1, math.inf),
     "rollout.reply_blocks": (1, math.inf),
+    "selfplay.matches": (2, math.inf),
+    "selfplay.max_moves": (1, math.inf),
+    "selfplay.invalid_penalty": (0, 10),
+    "selfplay.invalid_bonus": (0, 10),
+    "selfplay.baseline_decay": (0, 1),
+    "selfplay.pool.every_steps": (1, math.inf),
+    "selfplay.pool.size": (1, 1000),
+    "selfplay.endpoint.timeout_secs": (0.1, 86_400),
+    "selfplay.endpoint.retries": (0, 100),
+    "selfplay.endpoint.max_requests": (1, math.inf),
+    "selfplay.endpoint.concurrency": (1, 1000),
+    "selfplay.endpoint.max_new_tokens": (1, math.inf),
+    "selfplay.endpoint.temperature": (0, math.inf),
+    "games.kuhn_poker.rounds": (1, 1000),
+    "games.negotiation.turns": (2, 1000),
+    "games.snake.size": (4, 100),
+    "games.snake.apples": (1, 4),
+    "games.snake.rounds": (1, 10_000),
+    "games.pig_dice.target": (6, 10_000),
+    "games.pig_dice.moves": (2, 10_000),
+    "games.truth_and_deception.rounds": (0, 100),
+    "games.liars_dice.dice": (1, 20),
     "designer.attempts": (1, math.inf),
     "designer.exemplars": (0, math.inf),
     "designer.negatives": (0, math.inf),
@@ -134,6 +169,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "evaluation.every_steps": (0, math.inf),
     "evaluation.instances": (1, 10_000),
     "evaluation.temperature": (0, math.inf),
+    "evaluation.matches": (2, 100_000),
+    "evaluation.rated_against": (0, 1000),
+    "evaluation.readings": (1, 10_000),
+    "evaluation.positions": (1, 4520),
     "checkpoint.save_steps": (0, math.inf),
     "checkpoint.save_secs": (0, math.inf),
     "checkpoint.keep": (1, math.inf),
@@ -175,7 +214,10 @@ def check_config(config: ConfigDict) -> None:
                 bound = f"at most {greatest}" if greatest < math.inf else "a finite one"
             raise UsageError(f"{key}={value} is out of range; give a value {bound}")
     _check_policy(config)
-    _check_rollout(config)
+    if config.method.algorithm == "spade":
+        _check_rollout(config)
+    else:
+        _check_selfplay(config)
     _check_lengths(config)
     _check_gate(config)
     _check_sandbox(config)
@@ -241,9 +283,62 @@ def _check_rollout(config: ConfigDict) -> None:
         raise UsageError("learner.role_weight.agent=0 and learner.role_weight.designer=0 train nothing; raise one")
 
 
+def _check_selfplay(config: ConfigDict) -> None:
+    selfplay, known = config.selfplay, tuple(sorted(config.games))
+    games, weights = tuple(selfplay.games), tuple(selfplay.weights)
+    if not games:
+        raise UsageError("selfplay.games=() is empty; name at least one game")
+    for key, names in (("selfplay.games", games), ("evaluation.games", tuple(config.evaluation.games))):
+        for name in names:
+            if name not in known and not str(name).startswith(TEXTARENA):
+                raise UsageError(
+                    f"{key} has {_shown(name)}, which is no game; use some of {', '.join(known)}, or {TEXTARENA}ID"
+                )
+        if len(set(names)) != len(names):
+            raise UsageError(f"{key}={names} names a game twice; name each once")
+    if weights and len(weights) != len(games):
+        raise UsageError(
+            f"selfplay.weights={weights} has {len(weights)} weight(s) for the {len(games)} game(s) of "
+            f"selfplay.games={games}; give one each, or () for equal ones"
+        )
+    for weight in weights:
+        if not _is_number(weight) or not 0 < weight < math.inf:
+            raise UsageError(
+                f"selfplay.weights={weights} has {_shown(weight)}; give positive numbers, and leave out a game that "
+                "weighs 0"
+            )
+    for opponent in config.evaluation.opponents:
+        if opponent not in OPPONENTS:
+            raise UsageError(
+                f"evaluation.opponents has {_shown(opponent)}, which is none; use some of {', '.join(OPPONENTS)}"
+            )
+    if selfplay.opponent == "random" and any(name.startswith(TEXTARENA) for name in games):
+        raise UsageError(
+            "selfplay.opponent=random cannot play games of TextArena, which does not list their legal actions; use "
+            "self, snapshot, pool or endpoint"
+        )
+    asks = "endpoint" in (selfplay.opponent, *config.evaluation.opponents)
+    if asks and not selfplay.endpoint.url.startswith(("http://", "https://")):
+        raise UsageError(
+            f"selfplay.endpoint.url={_shown(selfplay.endpoint.url)} is no http:// or https:// address of an opponent; "
+            "give the API's, e.g. http://localhost:8000/v1"
+        )
+    if selfplay.context == "conversation" and config.sampler.slots < 2:
+        raise UsageError(
+            "sampler.slots=1 cannot hold the two conversations of a match under selfplay.context=conversation; use 2 "
+            "or more"
+        )
+    if config.evaluation.temperature == 0 and "kuhn_poker" in (*games, *config.evaluation.games):
+        raise UsageError(
+            "evaluation.temperature=0 makes every move certain, so Kuhn poker's probabilities cannot be read; use the "
+            "temperature of training"
+        )
+    _at_most(config, "learner.optimizer_steps", selfplay.matches, "selfplay.matches, which it shares out")
+
+
 def _check_lengths(config: ConfigDict) -> None:
     sampler, learner = config.sampler, config.learner
-    for role in ("agent", "designer", "hint"):
+    for role in ("agent", "designer", "hint") if config.method.algorithm == "spade" else ("agent",):
         key = f"sampler.{role}.max_new_tokens"
         if get_key(config, key) >= sampler.context:
             raise UsageError(
@@ -324,15 +419,15 @@ def _check_paths(config: ConfigDict) -> None:
             )
         if kind == "folder" and not os.listdir(name):
             raise UsageError(f"corpus.path={_cut(name)} is an empty folder; put text files into it")
-    if config.policy.init not in ("tiny", "scratch") and (kind := _kind_of(config.policy.init)) != "file":
+    if config.policy.init not in (*EMBEDDED, "scratch") and (kind := _kind_of(config.policy.init)) != "file":
         raise UsageError(
-            f"policy.init={_cut(config.policy.init)} {_no_file(kind)}; give the path of an .npz, 'tiny' for the "
-            "embedded warm start, or 'scratch'"
+            f"policy.init={_cut(config.policy.init)} {_no_file(kind)}; give the path of an .npz, 'tiny' or 'spiral' "
+            "for an embedded warm start, or 'scratch'"
         )
-    if config.tokens.tokenizer != "tiny" and (kind := _kind_of(config.tokens.tokenizer)) != "file":
+    if config.tokens.tokenizer not in EMBEDDED and (kind := _kind_of(config.tokens.tokenizer)) != "file":
         raise UsageError(
             f"tokens.tokenizer={_cut(config.tokens.tokenizer)} {_no_file(kind)}; give the path of a SentencePiece "
-            ".model, or 'tiny'"
+            ".model, 'tiny' or 'spiral'"
         )
 
 

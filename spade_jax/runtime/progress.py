@@ -6,8 +6,39 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from typing import TextIO
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TextIO
+
+
+class Column(NamedTuple):
+    """A part of the line: text with a {} for each (tag, number format)."""
+
+    text: str
+    numbers: tuple[tuple[str, str], ...]
+
+
+SPADE = (
+    Column("regret {}±{}", (("designer/regret", "+.3f"), ("designer/regret_se", ".3f"))),
+    Column("win {} (hinted {})", (("agent/win_rate", ".2f"), ("agent/win_rate_hinted", ".2f"))),
+    Column("valid {}", (("designer/valid_share", ".2f"),)),
+    Column("probe {}", (("eval/probe/all", ".2f"),)),
+)
+
+
+def spiral_columns(games: Sequence[str]) -> tuple[Column, ...]:
+    """The columns of self-play in some games."""
+    columns = [
+        Column(
+            f"{game}: seat 0 wins {{}}, draws {{}}, invalid {{}}",
+            tuple((f"selfplay/{game}/{name}", ".2f") for name in ("win_rate_seat0", "draw_rate", "invalid_rate")),
+        )
+        for game in games
+    ]
+    if "kuhn_poker" in games:
+        columns.append(Column("exploitability {}", (("eval/kuhn_poker/exploitability", ".3f"),)))
+    if "tictactoe" in games:
+        columns.append(Column("optimal {}", (("eval/tictactoe/optimal", ".2f"),)))
+    return tuple(columns)
 
 
 class Progress:
@@ -16,11 +47,12 @@ class Progress:
     Args:
       first_step: the step this process starts at.
       steps: the step the run ends at.
+      columns: what the line of a step shows of its metrics.
       stream: where to print; a terminal also shows the phase under way.
     """
 
-    def __init__(self, first_step: int, steps: int, stream: TextIO = sys.stdout):
-        self._first, self._steps, self._stream = first_step, steps, stream
+    def __init__(self, first_step: int, steps: int, columns: Sequence[Column], stream: TextIO = sys.stdout):
+        self._first, self._steps, self._columns, self._stream = first_step, steps, columns, stream
         self._started = time.monotonic()
         self._terminal = stream.isatty()
 
@@ -42,12 +74,8 @@ class Progress:
         phases = {tag.rpartition("/")[2]: value for tag, value in log.items() if tag.startswith("perf/seconds/")}
         fields = [
             f"step {step + 1}/{self._steps}",
-            f"regret {_number(log.get('designer/regret'), '+.3f')}"
-            f"±{_number(log.get('designer/regret_se'), '.3f')}",
-            f"win {_number(log.get('agent/win_rate'), '.2f')}"
-            f" (hinted {_number(log.get('agent/win_rate_hinted'), '.2f')})",
-            f"valid {_number(log.get('designer/valid_share'), '.2f')}",
-            f"probe {_number(log.get('eval/probe/all'), '.2f')}",
+            *(column.text.format(*(_number(log.get(tag), spec) for tag, spec in column.numbers))
+              for column in self._columns),
             f"{_number(log.get('perf/sample_tokens_per_s'), '.0f')} tokens/s",
             " ".join(f"{name} {seconds:.0f}s" for name, seconds in phases.items()),
             f"{_duration(left)} left",

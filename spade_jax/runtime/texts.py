@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spade_jax.runtime.metrics import code_block
 from spade_jax.structs import HINTED, EnvironmentRecord, Episode
 
@@ -25,6 +27,14 @@ def transcript(episode: Episode, hint: str) -> str:
         lines.append(f"hint: {hint}")
     for turn in episode.turns:
         lines += [f"environment: {turn.observation}", f"agent: {turn.response}  [reward {turn.reward:.2f}]"]
+    return code_block("\n".join(lines)[:_MAX_CHARS])
+
+
+def match(title: str, said: Sequence[tuple[int, str, str]]) -> str:
+    """One match of a two-player game; `said` holds (seat, observation, response) in the order of the moves."""
+    lines = [title]
+    for seat, observation, response in said:
+        lines += [f"seat {seat} sees: {observation}", f"seat {seat}: {response}"]
     return code_block("\n".join(lines)[:_MAX_CHARS])
 
 

@@ -35,6 +35,7 @@ EVALUATION = (
     "rollout.max_turns",
     "rollout.kind",
     "rollout.skills",  # whose families are in the probe
+    "selfplay.context",
     "designer.style",  # of the agent's prompts, too
     "method.truncated_scores_zero",
     "method.void_crashes",

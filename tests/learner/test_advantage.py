@@ -54,6 +54,13 @@ def test_zero_variance_groups_are_dropped(estimator):
     np.testing.assert_array_equal(out.advantage[:3], 0)
 
 
+def test_none_is_the_return_and_leaves_the_table():
+    out = run([1, 0, -1, 2], [0, 1, 0, 1], "none", valid=[True, True, True, False], baselines=[0.5, 0.1])
+    np.testing.assert_array_equal(out.advantage, [1, 0, -1, 0])
+    assert out.keep.tolist() == [True, False, True, False]
+    np.testing.assert_array_equal(out.baselines, np.float32([0.5, 0.1]))
+
+
 def test_ema_by_hand():
     # b0: .5 -> A = 1 - .5 = .5, b = .9 * .5 + .1 = .55; then A = -1 - .55 = -1.55, b = .495 - .1 = .395.
     # b1: 0 -> A = 1, b = .1.

@@ -5,10 +5,12 @@ import re
 
 import pytest
 
-from configs import base, spade_tiny
+from configs import base, spade_tiny, spiral_tiny, spiral_tiny_multi
 from spade_jax.designer import gate, prompts, tool_prompts
 from spade_jax.designer.gate import novel
+from spade_jax.envs.games import GAMES, kuhn_poker, textarena
 from spade_jax.learner import advantage, objective
+from spade_jax.rollout import players
 from spade_jax.runtime import checks
 from spade_jax.runtime.checks import check_config, check_mesh
 from spade_jax.runtime.errors import UsageError
@@ -24,6 +26,10 @@ def test_names_are_those_of_the_rooms():
     assert checks._CHOICES["sandbox.isolation"] == tuple(layers.ISOLATION)
     assert base.get_config().sandbox.required == layers.REQUIRED
     assert novel.TIERS == checks.NOVEL_TIERS
+    assert checks.KUHN_PAYOFFS == kuhn_poker.PAYOFFS
+    assert checks.TEXTARENA == textarena.PREFIX
+    assert set(base.get_config().games) == set(GAMES)
+    assert checks._CHOICES["selfplay.context"] == players.CONTEXTS
     assert checks._CHOICES["learner.estimator.agent"] == advantage.ESTIMATORS
     assert {*checks._CHOICES["learner.estimator.designer"], "ema"} == set(advantage.ESTIMATORS)
     assert checks._CHOICES["learner.aggregation"] == objective.AGGREGATIONS
@@ -138,3 +144,36 @@ def test_mesh_against_the_policy():
         check_mesh(sizes | {"tensor": 8}, policy)
     with pytest.raises(UsageError, match=r"mesh.fsdp=3 does not divide the policy's embed_dim=64; use 1, 2, 4 or 8"):
         check_mesh(sizes | {"fsdp": 3}, policy)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"selfplay.games": ()}, r"selfplay.games=\(\) is empty"),
+        ({"selfplay.games": ("chess",)}, r"selfplay.games has 'chess', which is no game; use some of kuhn_poker, "),
+        ({"evaluation.games": (3,)}, r"evaluation.games has 3, which is no game"),
+        ({"selfplay.games": ("snake", "snake")}, r"names a game twice"),
+        ({"selfplay.weights": (1.0, 2.0)}, r"has 2 weight\(s\) for the 1 game"),
+        ({"selfplay.weights": (0.0,)}, r"selfplay.weights=\(0.0,\) has 0.0; give positive numbers"),
+        ({"evaluation.opponents": ("stockfish",)}, r"evaluation.opponents has 'stockfish', which is none"),
+        ({"selfplay.opponent": "endpoint"}, r"selfplay.endpoint.url='' is no http:// or https:// address"),
+        ({"selfplay.opponent": "random", "selfplay.games": ("textarena:X-v0",)}, r"random cannot play .* TextArena"),
+        ({"selfplay.context": "conversation", "sampler.slots": 1}, r"sampler.slots=1 cannot hold"),
+        ({"evaluation.temperature": 0.0}, r"evaluation.temperature=0 makes every move certain"),
+        ({"learner.optimizer_steps": 129}, r"optimizer_steps=129 is above selfplay.matches"),
+        ({"games.kuhn_poker.payoff": "chips"}, r"payoff='chips' is not known; use winner or margin"),
+    ],
+)  # fmt: skip
+def test_self_play_that_cannot_work(changes, message):
+    config = spiral_tiny.get_config()
+    for key, value in changes.items():
+        set_key(config, key, value)
+    with pytest.raises(UsageError, match=message):
+        check_config(resolve_preset(config))
+
+
+@pytest.mark.parametrize("words", [None, "runlocal", "compat", "tictactoe", "runlocal,compat"])
+def test_variants_of_self_play_pass(words):
+    check_config(resolve_preset(spiral_tiny.get_config(words)))
+    if words != "tictactoe":
+        check_config(resolve_preset(spiral_tiny_multi.get_config(words)))

@@ -54,7 +54,7 @@ def test_unknown_preset():
 
 
 def _config_files():
-    return [CONFIGS / "base.py", *sorted(CONFIGS.glob("spade_*.py"))]
+    return [CONFIGS / "base.py", *sorted(CONFIGS.glob("spade_*.py")), *sorted(CONFIGS.glob("spiral_*.py"))]
 
 
 @pytest.mark.parametrize("path", _config_files(), ids=lambda p: p.stem)

@@ -1,12 +1,12 @@
 import io
 import math
 
-from spade_jax.runtime.progress import Cadence, Progress
+from spade_jax.runtime.progress import SPADE, Cadence, Column, Progress
 
 
 def test_a_line_names_what_a_person_follows():
     stream = io.StringIO()
-    Progress(0, 10, stream).line(
+    Progress(0, 10, SPADE, stream).line(
         2,
         {
             "designer/regret": 0.1234,
@@ -25,13 +25,19 @@ def test_a_line_names_what_a_person_follows():
 
 def test_what_was_not_measured_is_a_dash():
     stream = io.StringIO()
-    Progress(0, 2, stream).line(0, {"designer/regret": math.nan})
+    Progress(0, 2, SPADE, stream).line(0, {"designer/regret": math.nan})
     assert "regret -±-" in stream.getvalue()
+
+
+def test_a_method_chooses_its_columns():
+    stream = io.StringIO()
+    Progress(0, 2, (Column("draws {} of {}", (("a/b", ".1f"), ("c", ".0f"))),), stream).line(0, {"a/b": 0.25})
+    assert "step 1/2  draws 0.2 of -  " in stream.getvalue() and "regret" not in stream.getvalue()
 
 
 def test_phases_are_shown_on_terminals_only():
     stream = io.StringIO()
-    with Progress(0, 2, stream).phase("play", 0):
+    with Progress(0, 2, SPADE, stream).phase("play", 0):
         pass
     assert stream.getvalue() == ""
 

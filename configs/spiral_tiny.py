@@ -1,0 +1,96 @@
+"""SPIRAL on a laptop: the embedded policy plays Kuhn poker against itself, with nothing to download.
+
+    python -m spade_jax.train --config=configs/spiral_tiny.py --workdir=runs/spiral
+
+Hardware: 2 CPU cores, at most 4 GiB of memory, no accelerator.
+
+A match is one round and pays its chips, so that the exact exploitability in `eval/kuhn_poker/exploitability` (antes a
+round; uniform play 0.458, equilibrium 0) is that of the game that is trained on.
+
+Variants, comma-separated after a colon: see `VARIANTS`. Seeds: `--config.run.seed=1`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# Configs are loaded by path, from any working directory.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from ml_collections import ConfigDict
+
+from configs import base
+from configs.words import parse_words
+
+VARIANTS = {
+    "runlocal": "4 steps with every feature on, as a smoke test",
+    "compat": "the original's quirks: bets move no chips, the last round decides, invalid moves cost -1.5 and pay .5",
+    "tictactoe": "tic-tac-toe instead of Kuhn poker",
+}
+
+
+def get_config(arg: str | None = None) -> ConfigDict:
+    """Returns the config; `arg` is a comma-separated list of VARIANTS."""
+    words = parse_words(arg, VARIANTS)
+    config = base.get_config()
+
+    config.run.steps = 300
+    config.method.algorithm = "spiral"
+    config.policy.init = "spiral"
+    config.policy.dtype = "float32"
+    config.policy.remat = False
+    config.tokens.tokenizer = "spiral"
+    config.designer.style = "tiny"
+
+    config.sampler.slots = 64
+    config.sampler.context = 256
+    config.sampler.block = 4
+    config.sampler.cache_dtype = "float32"
+    config.sampler.agent.temperature = 1.0
+    config.sampler.agent.max_new_tokens = 32
+
+    config.selfplay.games = ("kuhn_poker",)
+    config.selfplay.matches = 128
+    config.games.kuhn_poker.rounds = 1
+    config.games.kuhn_poker.payoff = "margin"
+
+    config.learner.estimator.agent = "ema"
+    config.learner.aggregation = "constant_length"
+    config.learner.constant_length = 16
+    config.learner.clip_high = 0.2
+    config.learner.optimizer_steps = 2
+    config.learner.micro_batch_tokens = 4096
+    config.learner.buckets = (64, 128, 256)
+    config.learner.optimizer.learning_rate = 3e-4
+    config.learner.optimizer.b2 = 0.95
+    config.learner.optimizer.weight_decay = 0.0
+
+    config.evaluation.every_steps = 20
+    config.evaluation.opponents = ("random", "minimax")
+    config.evaluation.temperature = 1.0
+    config.checkpoint.save_steps = 50
+    config.checkpoint.save_secs = 120.0
+    config.log.text_steps = 10
+
+    if "tictactoe" in words:
+        config.selfplay.games = ("tictactoe",)
+    if "compat" in words:
+        config.games.kuhn_poker.rounds = 5
+        config.games.kuhn_poker.compat = True
+        config.games.kuhn_poker.payoff = "winner"
+        config.selfplay.invalid_penalty = 1.5
+        config.selfplay.invalid_bonus = 0.5
+    if "runlocal" in words:
+        config.run.steps = 4
+        config.selfplay.matches = 16
+        config.selfplay.opponent = "pool"
+        config.selfplay.pool.every_steps = 1
+        config.evaluation.every_steps = 2
+        config.evaluation.opponents = ("random", "minimax", "initial")
+        config.evaluation.matches = 8
+        config.evaluation.readings = 2
+        config.evaluation.positions = 8
+        config.checkpoint.save_steps = 2
+        config.log.text_steps = 1
+    return config

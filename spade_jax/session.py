@@ -1,0 +1,166 @@
+"""What every training loop has, whichever its method: the policy, its update, the sampler, checkpoints and metrics.
+
+The loops (`train.py`, `spiral.py`) are the methods; this is the machinery that they share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from spade_jax import compose, structs
+from spade_jax.learner import advantage, batch
+from spade_jax.learner import state as state_lib
+from spade_jax.learner import step as step_lib
+from spade_jax.policy import count_params
+from spade_jax.runtime import compile_cache, metrics
+from spade_jax.runtime.checkpoint import Checkpointer
+from spade_jax.runtime.presets import get_key
+from spade_jax.runtime.progress import Cadence, Column, Progress
+from spade_jax.runtime.shutdown import Shutdown
+from spade_jax.runtime.workdir import write_config
+from spade_jax.tokens.chat import ChatTemplate
+
+# What TensorBoard's hparams page tabulates: the keys that sweeps vary most.
+HPARAMS = (
+    "run.seed",
+    "method.preset",
+    "rollout.environments",
+    "rollout.seeds",
+    "rollout.regenerate_every",
+    "selfplay.opponent",
+    "selfplay.baselines",
+    "sampler.agent.temperature",
+    "learner.estimator.agent",
+    "learner.optimizer.learning_rate",
+    "learner.role_weight.designer",
+    "learner.kl_coefficient",
+)
+
+
+class Session:
+    """A run under way; made once its config has been accepted and its workdir is locked.
+
+    Attributes:
+      state: the train state; `learn` replaces it.
+      initial_params: host weights that the run began with; None for random ones.
+      model: the network.
+      template: the chat template.
+      engine: the sampler, on the weights of `state` once `policy_stands` was called.
+      restored: host state of the newest checkpoint, None in a new workdir.
+      first_step: the step to begin with.
+      writer, timers, progress: of metrics, phases and lines.
+    """
+
+    def __init__(
+        self,
+        stack: contextlib.ExitStack,
+        config: ConfigDict,
+        workdir: str,
+        template: ChatTemplate,
+    ):
+        self._config, self._workdir, self._stack, self.template = config, workdir, stack, template
+        compile_cache.enable_compile_cache(config.compile_cache.dir)
+        self._compilations = metrics.CompilationCounter()
+        self.model, self.initial_params = compose.policy(config, template)
+        self.mesh = compose.mesh(config, self.model)
+        optimizer = state_lib.make_optimizer(compose.optimizer_config(config), self.model)
+        self.state = compose.train_state(config, self.model, optimizer, self.mesh, self.initial_params)
+        self._update = step_lib.make_update(self.model, optimizer, self.mesh, compose.update_config(config))
+        self._buckets = compose.buckets(config, self.mesh)
+        # Taken before a checkpoint is restored: the reference is the policy the run began with.
+        needs_reference = config.learner.kl_coefficient > 0
+        self._reference = state_lib.copy_params(self.state.params) if needs_reference else None
+        self.num_params = count_params(self.state.params)
+        self._checkpointer = stack.enter_context(Checkpointer(f"{workdir}/checkpoints", keep=config.checkpoint.keep))
+        self.restored: dict[str, Any] | None = None
+        self.first_step = 0
+        if found := self._checkpointer.restore(self.state):
+            self.state, self.restored, self.first_step = found.state, found.host, found.step
+
+    def begin(self, notes: str, columns: Sequence[Column], results: tuple[str, ...]) -> None:
+        """Binds the workdir to the config and opens the metrics; not earlier than anything that may refuse.
+
+        Args:
+          notes: shown above the config.
+          columns: of the line that a step prints.
+          results: tags that the hparams page tabulates.
+        """
+        config = self._config
+        write_config(self._workdir, config)
+        self.writer = metrics.MetricWriter(f"{self._workdir}/metrics", start_step=self.first_step)
+        self._stack.callback(self.writer.close)
+        if self.restored is None:
+            self.writer.text(0, "config", metrics.code_block(f"# {notes}\n{config.to_yaml()}", "yaml"))
+            shown = {key: get_key(config, key) for key in HPARAMS}
+            self.writer.hparams(shown, results, os.path.basename(self._workdir))
+        self.engine = compose.engine(config, self.model, self.state.params, self.template, self.mesh)
+        self.timers, self.progress = metrics.Timers(), Progress(self.first_step, config.run.steps, columns)
+        self._saving = Cadence(config.checkpoint.save_steps, config.checkpoint.save_secs)
+        self._shutdown = self._stack.enter_context(Shutdown())
+
+    def policy_stands(self, step: int) -> None:
+        """The sampler draws from the present weights from now on."""
+        self.engine.set_params(self.state.params, version=step)
+
+    @contextlib.contextmanager
+    def phase(self, name: str, step: int):
+        """Times a phase of a step, and shows on a terminal that it is under way."""
+        with self.timers.phase(name), self.progress.phase(name, step):
+            yield
+
+    def estimate(
+        self, returns: Sequence[float], roles: Sequence[int], groups: Sequence[int], valid: Sequence[bool]
+    ) -> advantage.Advantages:
+        """Role-conditioned advantages of N episodes, by each role's estimator; host arrays, but for the baselines."""
+        return advantage.Advantages(
+            *advantage.estimate_on_hosts(
+                self.mesh,
+                np.array(returns),
+                np.array(roles),
+                np.array(groups),
+                np.array(valid),
+                self.state.baselines,
+                estimators=compose.estimators(self._config),
+                num_groups=compose.num_groups(self._config),
+                ema_decay=self._config.selfplay.baseline_decay,
+            )
+        )
+
+    def learn(
+        self,
+        sequences: Sequence[structs.Trajectory],
+        advantages: Sequence[float],
+        keep: Sequence[bool],
+        baselines: Any,
+    ) -> tuple[dict[str, float], batch.PackReport]:
+        """One update on the sequences that are kept; ({tag: value}, what was trained on)."""
+        sequences = [dataclasses.replace(s, weight=float(k)) for s, k in zip(sequences, keep, strict=True)]
+        steps = self._config.learner.optimizer_steps
+        minibatches, packing = batch.pack(sequences, advantages, self._buckets, minibatches=steps)
+        self.state, log = self._update(self.state._replace(baselines=baselines), minibatches, self._reference)
+        return log, packing
+
+    def finish(self, step: int, log: dict[str, float], host: dict[str, Any]) -> bool:
+        """Writes a step down, then a checkpoint where one is due; True where the run has to stop here.
+
+        Args:
+          log: {tag: value} of the step.
+          host: the method's own state behind the step, plain JSON values.
+        """
+        log = log | self.timers.take() | {"perf/compilations": self._compilations.count}
+        self.writer.scalars(step, log)
+        self.progress.line(step, log)
+        last = step + 1 == self._config.run.steps
+        stop = self._shutdown.requested and not last
+        if self._saving.due(step + 1) or last or stop:
+            self._checkpointer.save(step + 1, self.state, host)
+        if stop:
+            print(f"stopped after step {step + 1} with a checkpoint; the same command goes on", flush=True)
+        return stop
