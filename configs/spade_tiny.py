@@ -101,6 +101,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     if "long" in words:
         config.run.steps = 60
         config.learner.micro_batch_tokens = 4096
+        config.learner.optimizer.learning_rate = 3e-4
         config.evaluation.every_steps = 10
         config.evaluation.instances = 16
         config.checkpoint.save_steps = 10
