@@ -121,10 +121,9 @@ def regenerate(
 
 def _send_canaries(pool: Pool, config: gate.GateConfig, rng: random.Random) -> int:
     """How many programs of known worth the gate misjudges; each is a warning. Nobody trains on them."""
-    # They resemble each other, and novelty is not what they try. They are games in a run of any kind.
-    checks = tuple(check for check in config.checks if check != "novel")
-    config = dataclasses.replace(config, checks=checks, kind="game")
-    sent = [canary for canary in canaries.draw(rng) if canary.check in ("", *config.checks)]
+    # They resemble each other, and novelty is not what they try.
+    config = dataclasses.replace(config, checks=tuple(check for check in config.checks if check != "novel"))
+    sent = [canary for canary in canaries.draw(rng, config.kind) if canary.check in ("", *config.checks)]
     reports = gate.run_gates(pool, [canary.source for canary in sent], config)
     wrong = 0
     for canary, report in zip(sent, reports, strict=True):

@@ -37,9 +37,11 @@ def run(active: Iterable[layers.Layer], context: layers.Context) -> None:
         seq, method, args = _receive(reader)
         try:
             value = program.call(method, args)
-            if method in ("reset", "step") and type(value) in (list, tuple) and value and isinstance(value[-1], dict):
-                value = (*value[:-1], _plain(value[-1], wire.MAX_DEPTH))
-            frame = wire.encode([seq, True, wire.checked(method, value, limits.observation_chars)])
+            try:
+                value = wire.checked(method, value, limits.observation_chars)
+            except wire.ContractError:
+                value = wire.checked(method, _with_plain_info(method, value), limits.observation_chars)
+            frame = wire.encode([seq, True, value])
             if len(frame) > limits.frame_bytes:
                 raise wire.ContractError(f"{method}() reply of {len(frame)} bytes; the limit is {limits.frame_bytes}")
         except BaseException as error:  # the program's SystemExit and KeyboardInterrupt are its own failures too
@@ -56,6 +58,8 @@ class _Program:
         self._instance: Any = None
 
     def call(self, method: str, args: list[Any]) -> Any:
+        if method == "step" and self._instance is not None:
+            return self._instance.step(args[0])
         if method == "construct":
             self._construct()
             return None
@@ -81,12 +85,18 @@ class _Program:
         self._instance = module.__dict__[self._class_name]()
 
 
-def _plain(value: Any, depth: int) -> Any:
-    """`value` as JSON can hold it.
+def _with_plain_info(method: str, value: Any) -> Any:
+    """What `reset` or `step` returned, its info dict as JSON can hold it.
 
     The contract leaves the info dict free, so that what does not fit is named
     by its type instead of refused. Never its repr: addresses differ in each run.
     """
+    if method in ("reset", "step") and type(value) in (list, tuple) and value and isinstance(value[-1], dict):
+        return (*value[:-1], _plain(value[-1], wire.MAX_DEPTH))
+    return value
+
+
+def _plain(value: Any, depth: int) -> Any:
     kind = type(value)
     if kind in (str, bool) or value is None:
         return value
@@ -128,6 +138,5 @@ def _receive(reader: wire.FrameReader) -> list[Any]:
 
 
 def _send(frame: bytes) -> None:
-    view = memoryview(frame)
-    while view:
-        view = view[os.write(layers.CHANNEL, view) :]
+    while len(frame) > (sent := os.write(layers.CHANNEL, frame)):
+        frame = frame[sent:]

@@ -43,6 +43,8 @@ HASH_SEEDS = (0, 1)  # one fork server each: hashes are fixed when an interprete
 _SPAWN_SECONDS = 30.0
 _MAX_FAILED_STARTS = 3
 _SAMPLE_SECONDS = 0.25  # between two counts of the children's memory
+_SPIN_SECONDS = 5e-5  # about two wake-ups on another core
+_SPIN_EVERY = 63  # waits without spinning, at most, between two attempts
 
 _log = logging.getLogger(__name__)
 
@@ -112,6 +114,8 @@ class Pool:
         self._start_by = math.inf  # the earliest start_by of the servers
         self._sample_at = 0.0  # when the children's memory is next counted
         self._looked = 0.0  # when the sockets were last looked at
+        self._spin_every = 0  # waits that do not spin between two that do; see _events
+        self._spins_skipped = 0
         self._heard = 0.0  # what is being handled arrived then, or later
         self._ready: collections.deque[Reply] = collections.deque()
         self._outstanding = 0
@@ -303,7 +307,7 @@ class Pool:
             sample = self._sample_at if self._processes else math.inf
             wait = min(wait, max(0.0, min(alarm, sample, self._start_by) - time.monotonic()))
         began = time.monotonic()
-        events = self._epoll.poll(None if wait == math.inf else wait)
+        events = self._events(wait, began)
         now = time.monotonic()
         # What was there at once has come at some time since the last look.
         self._heard = now if now - began > 1e-3 else self._looked
@@ -322,6 +326,28 @@ class Pool:
         self._expire()
         self._count_memory()
         self._spawn_waiting()
+
+    def _events(self, wait: float, now: float) -> list[tuple[int, int]]:
+        """What the sockets have to say, after up to `wait` seconds.
+
+        To be woken up on another core costs more than a step does, so that a short wait
+        looks again and again instead: as long as that catches something. Where it does
+        not (the child needs this core, or its program takes longer), it is tried rarely.
+        """
+        events = self._epoll.poll(0)
+        if events or wait == 0.0:
+            return events
+        if self._spins_skipped < self._spin_every:
+            self._spins_skipped += 1
+        else:
+            self._spins_skipped = 0
+            until = now + min(wait, _SPIN_SECONDS)
+            while time.monotonic() < until:
+                if events := self._epoll.poll(0):
+                    self._spin_every = 0
+                    return events
+            self._spin_every = min(2 * self._spin_every + 1, _SPIN_EVERY)
+        return self._epoll.poll(None if wait == math.inf else wait)
 
     def _expire(self) -> None:
         now = time.monotonic()
@@ -380,7 +406,7 @@ class Pool:
 
     def _spawn_waiting(self) -> None:
         for server in self._servers.values():
-            while server.takes_more and len(self._processes) < self.max_live:
+            while server.waiting and server.takes_more and len(self._processes) < self.max_live:
                 self._spawn(server, server.waiting.popleft())
 
     def _spawn(self, server: ForkServer, env: Environment) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
-from typing import Any
+from typing import Any, NamedTuple
 
 from spade_jax.sandbox.limits import Limits
 
@@ -22,8 +21,7 @@ class SandboxError(RuntimeError):
     """The pool itself cannot work on this machine."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """The answer to one ticket.
 
     Attributes:

@@ -54,8 +54,8 @@ class ForkServer:
 
     @property
     def takes_more(self) -> bool:
-        """Whether one of those waiting may be forked now, as far as the server goes."""
-        return self.ready and bool(self.waiting) and self.spawning < _SPAWN_WINDOW
+        """Whether one of those waiting, if any, may be forked now, as far as the server goes."""
+        return self.ready and self.spawning < _SPAWN_WINDOW
 
     def start(self, limits: Limits, wanted: Sequence[str], max_children: int) -> socket.socket:
         """Starts a fresh interpreter; returns the control socket, non-blocking."""
