@@ -111,7 +111,8 @@ def main(argv: Sequence[str]) -> None:
         stack.callback(writer.close)
         if not restored:
             writer.text(0, "config", metrics.code_block(f"# {contained}\n{config.to_yaml()}", "yaml"))
-            shown = {key: get_key(config, key) for key in HPARAMS}
+            overridden = config_flags.get_override_values(flags.FLAGS["config"])  # what a sweep varies is among it
+            shown = {key: get_key(config, key) for key in (*HPARAMS, *overridden)}
             writer.hparams(shown, ("eval/probe/all", "designer/regret", "agent/win_rate"), os.path.basename(workdir))
 
         engine = compose.engine(config, model, state.params, template, mesh)
