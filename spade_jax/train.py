@@ -34,7 +34,7 @@ from spade_jax.rollout import episodes as episodes_lib
 from spade_jax.rollout import measure, regenerate
 from spade_jax.rollout.design import Design
 from spade_jax.rollout.trajectories import conversation_trajectory, training_set
-from spade_jax.runtime import app, checks, compile_cache, metrics, seeds, texts, transcripts
+from spade_jax.runtime import app, checks, compile_cache, distributed, metrics, seeds, texts, transcripts
 from spade_jax.runtime.checkpoint import Checkpointer
 from spade_jax.runtime.presets import get_key, resolve_preset
 from spade_jax.runtime.progress import Cadence, Progress
@@ -65,6 +65,7 @@ def main(argv: Sequence[str]) -> None:
     del argv
     config, workdir = resolve_preset(_CONFIG.value), os.path.abspath(_WORKDIR.value)
     checks.check_config(config)
+    processes = distributed.read_plan()
     window, run_seed = config.rollout.regenerate_every, config.run.seed
     rng = functools.partial(seeds.host_rng, run_seed)
 
@@ -80,6 +81,7 @@ def main(argv: Sequence[str]) -> None:
         stack.callback(pool.shutdown)
         contained = compose.sandbox_line(config, pool)
         print(contained, flush=True)
+        distributed.join(processes)
         template, documents = compose.chat_template(config), compose.documents(config)
         compile_cache.enable_compile_cache(config.compile_cache.dir)
         compilations = metrics.CompilationCounter()
@@ -304,6 +306,7 @@ def write_texts(
 
 def run() -> None:
     flags.mark_flags_as_required(["config", "workdir"])
+    distributed.define_flags()
     app.run(main)
 
 

@@ -169,6 +169,7 @@ def test_dry_run_prints_and_writes_nothing(tmp_path):
     assert """--config.gate.checks=('"'"'parse'"'"', '"'"'contract'"'"')'""" in lines[1]
 
 
+@pytest.mark.slow
 def test_slurm_array_has_what_is_left_and_its_tasks_run_it(tmp_path):
     write(tmp_path, SIX)
     environment = {"CRASH_SEED": "1"}
