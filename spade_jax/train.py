@@ -36,7 +36,9 @@ from spade_jax.rollout.design import Design
 from spade_jax.rollout.trajectories import conversation_trajectory, training_set
 from spade_jax.runtime import app, checks, compile_cache, distributed, metrics, seeds, texts, transcripts
 from spade_jax.runtime.checkpoint import Checkpointer
+from spade_jax.runtime.flops import describe_devices
 from spade_jax.runtime.presets import get_key, resolve_preset
+from spade_jax.runtime.profiling import Profiler
 from spade_jax.runtime.progress import Cadence, Progress
 from spade_jax.runtime.shutdown import Shutdown
 from spade_jax.runtime.workdir import WorkdirLock, compare_config, write_config
@@ -95,10 +97,12 @@ def main(argv: Sequence[str]) -> None:
         # Taken before a checkpoint is restored: the reference is the policy the run began with.
         reference = state_lib.copy_params(state.params) if config.learner.kl_coefficient > 0 else None
         num_params = count_params(state.params)
+        print(describe_devices(), flush=True)
 
         # Resume: (1) train and host state of the newest checkpoint, (2) the store of
         # environments rolled back to it, (3) later metrics forgotten.
-        checkpointer = stack.enter_context(Checkpointer(f"{workdir}/checkpoints", keep=config.checkpoint.keep))
+        keeping = {"keep": config.checkpoint.keep, "keep_period": config.checkpoint.keep_period}
+        checkpointer = stack.enter_context(Checkpointer(f"{workdir}/checkpoints", **keeping))
         memory = stack.enter_context(compose.memory(config, workdir))
         delayed, cursor, in_play, first_step = DelayedQueue(window), documents.start(), [], 0
         if restored := checkpointer.restore(state):
@@ -123,9 +127,11 @@ def main(argv: Sequence[str]) -> None:
         probe = compose.probe(config, config.evaluation.instances)
         timers, progress = metrics.Timers(), Progress(first_step, config.run.steps)
         saving = Cadence(config.checkpoint.save_steps, config.checkpoint.save_secs)
+        profiler = stack.enter_context(Profiler(config.profile.steps, f"{workdir}/metrics"))
         shutdown = stack.enter_context(Shutdown())
 
         for step in range(first_step, config.run.steps):
+            profiler.step(step)
             engine.set_params(state.params, version=step)
             log: dict[str, float] = {}
 
