@@ -13,6 +13,8 @@ import time
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
 
 from configs import spade_tiny
 from launch import hyper
@@ -48,7 +50,7 @@ def fake(*extra: str) -> list[str]:
 
 def run(folder: pathlib.Path, *extra: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(folder, *extra), cwd=ROOT, env=os.environ | env, capture_output=True, text=True, timeout=300
+        command(folder, *extra), cwd=ROOT, env=os.environ | env, capture_output=True, text=True, timeout=1800
     )
 
 
@@ -197,6 +199,24 @@ def test_a_longer_sweep_keeps_what_is_done(tmp_path):
     write(tmp_path, SIX)
     more = run(tmp_path, *fake("--parallel=4"))
     assert more.returncode == 0 and more.stdout.count("started") == 4
+
+
+@pytest.mark.slow
+def test_the_trainer_itself(tmp_path):
+    """A run that works, and one whose mesh cannot be laid over this machine's devices."""
+    write(tmp_path, "def get_hyper(h):\n    return h.sweep('mesh.tensor', (1, 5))\n")
+    small = ["rollout.active_skills=1", "rollout.seeds=2", "rollout.min_pairs=2", "evaluation.every_steps=0"]
+    settings = [f"--config.{setting}" for setting in (*small, "run.steps=1")]  # the last of two values counts
+    result = run(tmp_path, *settings, JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="1")
+    assert statuses(tmp_path) == ["done", "failed"], result.stdout
+    assert result.returncode == 1 and "exit code 2: error: mesh.data=-1, mesh.fsdp=1, mesh.tensor=5" in result.stdout
+    assert (tmp_path / "root" / "sweep.html").stat().st_size > 10_000
+    # The hparams page has the key that was swept, though it is none of those that are always shown.
+    events = EventAccumulator(str(tmp_path / "root" / "tensor=1" / "metrics"))
+    events.Reload()
+    content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    session = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
+    assert session.hparams["mesh.tensor"].number_value == 1 and session.hparams["run.seed"].number_value == 0
 
 
 def plan(tmp_path, text, **common):
