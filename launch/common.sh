@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the other scripts: finds a Python and makes the virtual environment.
 # Honours PYTHON (interpreter) and VENV (directory, by default .venv in the checkout).
 
@@ -47,4 +48,15 @@ make_venv() {
   echo "installing $1 into $VENV (the first time takes a minute or two)"
   "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$1" ||
     fail "the installation failed; see the lines above, then run the same command again"
+}
+
+# choose_python: sets PYTHON, where it is not set, to that of $VENV or else to python3.
+choose_python() {
+  if [[ -z ${PYTHON:-} ]]; then
+    PYTHON=python3
+    if version_suits "$VENV/bin/python"; then
+      PYTHON=$VENV/bin/python
+    fi
+  fi
+  version_suits "$PYTHON" || fail "PYTHON=$PYTHON is not Python 3.11, 3.12 or 3.13; name one that is"
 }

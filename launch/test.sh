@@ -8,7 +8,7 @@ set -euo pipefail
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-make_venv "$ROOT[test]"
+make_venv "${ROOT}[test]"
 cd "$ROOT"
 # Tests need no accelerator, and must not claim one that somebody else is using.
 export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu}

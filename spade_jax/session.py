@@ -12,16 +12,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
+from absl import flags
+from ml_collections import ConfigDict, config_flags
 
 from spade_jax import compose, structs
 from spade_jax.learner import advantage, batch
 from spade_jax.learner import state as state_lib
 from spade_jax.learner import step as step_lib
 from spade_jax.policy import count_params
-from spade_jax.runtime import compile_cache, metrics
+from spade_jax.runtime import compile_cache, distributed, metrics
 from spade_jax.runtime.checkpoint import Checkpointer
+from spade_jax.runtime.flops import describe_devices
 from spade_jax.runtime.presets import get_key
+from spade_jax.runtime.profiling import Profiler
 from spade_jax.runtime.progress import Cadence, Column, Progress
 from spade_jax.runtime.shutdown import Shutdown
 from spade_jax.runtime.workdir import write_config
@@ -52,7 +55,7 @@ class Session:
       initial_params: host weights that the run began with; None for random ones.
       model: the network.
       template: the chat template.
-      engine: the sampler, on the weights of `state` once `policy_stands` was called.
+      engine: the sampler, on the weights of `state` once a step has begun.
       restored: host state of the newest checkpoint, None in a new workdir.
       first_step: the step to begin with.
       writer, timers, progress: of metrics, phases and lines.
@@ -66,6 +69,7 @@ class Session:
         template: ChatTemplate,
     ):
         self._config, self._workdir, self._stack, self.template = config, workdir, stack, template
+        distributed.join(distributed.read_plan())  # before JAX looks for devices
         compile_cache.enable_compile_cache(config.compile_cache.dir)
         self._compilations = metrics.CompilationCounter()
         self.model, self.initial_params = compose.policy(config, template)
@@ -78,7 +82,9 @@ class Session:
         needs_reference = config.learner.kl_coefficient > 0
         self._reference = state_lib.copy_params(self.state.params) if needs_reference else None
         self.num_params = count_params(self.state.params)
-        self._checkpointer = stack.enter_context(Checkpointer(f"{workdir}/checkpoints", keep=config.checkpoint.keep))
+        print(describe_devices(), flush=True)
+        keeping = {"keep": config.checkpoint.keep, "keep_period": config.checkpoint.keep_period}
+        self._checkpointer = stack.enter_context(Checkpointer(f"{workdir}/checkpoints", **keeping))
         self.restored: dict[str, Any] | None = None
         self.first_step = 0
         if found := self._checkpointer.restore(self.state):
@@ -98,15 +104,18 @@ class Session:
         self._stack.callback(self.writer.close)
         if self.restored is None:
             self.writer.text(0, "config", metrics.code_block(f"# {notes}\n{config.to_yaml()}", "yaml"))
-            shown = {key: get_key(config, key) for key in HPARAMS}
+            overridden = config_flags.get_override_values(flags.FLAGS["config"])  # what a sweep varies is among it
+            shown = {key: get_key(config, key) for key in (*HPARAMS, *overridden)}
             self.writer.hparams(shown, results, os.path.basename(self._workdir))
         self.engine = compose.engine(config, self.model, self.state.params, self.template, self.mesh)
         self.timers, self.progress = metrics.Timers(), Progress(self.first_step, config.run.steps, columns)
         self._saving = Cadence(config.checkpoint.save_steps, config.checkpoint.save_secs)
+        self._profiler = self._stack.enter_context(Profiler(config.profile.steps, f"{self._workdir}/metrics"))
         self._shutdown = self._stack.enter_context(Shutdown())
 
-    def policy_stands(self, step: int) -> None:
-        """The sampler draws from the present weights from now on."""
+    def begin_step(self, step: int) -> None:
+        """A step, or the evaluation after the last, begins: the sampler draws from the present weights."""
+        self._profiler.step(step)
         self.engine.set_params(self.state.params, version=step)
 
     @contextlib.contextmanager

@@ -51,7 +51,7 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
     policy = PolicyPlayer(session.engine, template, compose.policy_settings(config, temperature))
 
     for step in range(session.first_step, config.run.steps):
-        session.policy_stands(step)
+        session.begin_step(step)
         opponents.keep(step)
         log: dict[str, float] = {}
 
@@ -138,7 +138,7 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
             return False
 
     if config.evaluation.every_steps:
-        session.policy_stands(config.run.steps)
+        session.begin_step(config.run.steps)
         with session.phase("evaluate", config.run.steps - 1):
             last = config.run.steps
             session.writer.scalars(last, evaluate(config, session, opponents, last, meetings))

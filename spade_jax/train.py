@@ -31,7 +31,7 @@ from spade_jax.rollout import episodes as episodes_lib
 from spade_jax.rollout import measure, regenerate
 from spade_jax.rollout.design import Design
 from spade_jax.rollout.trajectories import conversation_trajectory, training_set
-from spade_jax.runtime import app, checks, metrics, seeds, texts, transcripts
+from spade_jax.runtime import app, checks, distributed, metrics, seeds, texts, transcripts
 from spade_jax.runtime.presets import resolve_preset
 from spade_jax.runtime.progress import SPADE
 from spade_jax.runtime.workdir import WorkdirLock, compare_config
@@ -90,7 +90,7 @@ def spade(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> bool
     probe = compose.probe(config, config.evaluation.instances)
 
     for step in range(session.first_step, config.run.steps):
-        session.policy_stands(step)
+        session.begin_step(step)
         log: dict[str, float] = {}
 
         # ==============================================================
@@ -200,7 +200,7 @@ def spade(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> bool
 
     # The policy that came out, on what it never trained on.
     if config.evaluation.every_steps:
-        session.policy_stands(config.run.steps)
+        session.begin_step(config.run.steps)
         with session.phase("evaluate", config.run.steps - 1):
             writer.scalars(config.run.steps, evaluate(engine, pool, template, probe, probing))
     return True
@@ -254,6 +254,7 @@ def write_texts(
 
 def run() -> None:
     flags.mark_flags_as_required(["config", "workdir"])
+    distributed.define_flags()
     app.run(main)
 
 

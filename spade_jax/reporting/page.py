@@ -222,6 +222,7 @@ code { font: 12px ui-monospace, Menlo, Consolas, "Liberation Mono", monospace; }
 .settings table { border-collapse: collapse; margin: 0 18px 16px; font-size: 13px; }
 .settings td { padding: 2px 22px 2px 0; vertical-align: top; overflow-wrap: anywhere; }
 .settings td:first-child { color: var(--soft); }
+.settings th { padding: 12px 22px 2px 0; text-align: left; font-weight: 600; vertical-align: bottom; }
 footer { color: var(--faint); font-size: 13px; padding-top: 40px; padding-bottom: 56px; }
 @media print {
   .chart, .program, .tile { break-inside: avoid; }
@@ -294,7 +295,14 @@ def warning(sentence: str) -> str:
     return f'<p class="empty warning">{escape(sentence)}</p>'
 
 
-def document(title: str, head: str, links: Sequence[tuple[str, str]], sections: Sequence[str]) -> str:
+def document(
+    title: str,
+    head: str,
+    links: Sequence[tuple[str, str]],
+    sections: Sequence[str],
+    *,
+    where: str = "this run’s metrics folder",
+) -> str:
     """The whole page.
 
     Args:
@@ -302,6 +310,7 @@ def document(title: str, head: str, links: Sequence[tuple[str, str]], sections: 
       head: HTML above the links.
       links: (anchor, text) of the sections.
       sections: HTML of each.
+      where: what TensorBoard shows the same curves of.
     """
     policy = (
         f"default-src 'none'; style-src {_hash(_STYLE)}; script-src {_hash(_SCRIPT)}; "
@@ -317,7 +326,7 @@ def document(title: str, head: str, links: Sequence[tuple[str, str]], sections: 
         f"<header>{head}<nav>{navigation}</nav></header>\n<main>\n"
         + "\n".join(sections)
         + "\n</main>\n<footer>Written by spade_jax.report. The same curves, and more text, are in TensorBoard:"
-        " point it at this run’s metrics folder.</footer>\n"
+        f" point it at {where}.</footer>\n"
         f'<div id="tip" role="status" hidden></div>\n<script>{_SCRIPT}</script>\n</body>\n</html>\n'
     )
 

@@ -67,11 +67,12 @@ def write_report(workdir: str | os.PathLike[str], out: str | os.PathLike[str] | 
         [link for link, _ in shown],
         [html for _, html in shown],
     )
-    _write(path, text)
+    write_page(path, text)
     return path
 
 
-def _write(path: pathlib.Path, text: str) -> None:
+def write_page(path: pathlib.Path, text: str) -> None:
+    """Writes a page whole or not at all; UsageError if it cannot be."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         partial.write_text(text, encoding="utf-8")

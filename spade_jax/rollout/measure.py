@@ -152,10 +152,11 @@ def performance(
     """{tag: value} of one step's speed."""
     play_seconds, update_seconds = max(play_seconds, 1e-9), max(update_seconds, 1e-9)
     sample_seconds = max(counters.prefill_seconds + counters.decode_seconds, 1e-9)
-    return {
+    peak = peak_flops_per_second()
+    used = training_flops(num_params, trained_tokens) / update_seconds
+    return ({"perf/mfu": used / peak} if peak else {}) | {
         "perf/sample_tokens_per_s": counters.sampled_tokens / sample_seconds,
         "perf/slot_occupancy": counters.occupancy,
         "perf/env_steps_per_s": sum(len(episode.turns) for episode in episodes) / play_seconds,
         "perf/train_tokens_per_s": trained_tokens / update_seconds,
-        "perf/mfu": training_flops(num_params, trained_tokens) / update_seconds / peak_flops_per_second(),
     }

@@ -47,11 +47,14 @@ class Checkpointer:
 
     Args:
       directory: the `checkpoints/` folder of a workdir.
-      keep: how many checkpoints stay on disk.
+      keep: how many of the newest checkpoints stay on disk.
+      keep_period: those of steps that it divides stay as well; 0: none of them.
       read_only: nothing on disk is changed; for looking at a run from outside.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, keep: int, read_only: bool = False) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], *, keep: int, keep_period: int = 0, read_only: bool = False
+    ) -> None:
         self._directory = Path(directory).absolute()
         # Asked before Orbax is, whose threads outlive a constructor that fails and then keep the process alive.
         if self._directory.exists() and not self._directory.is_dir():
@@ -63,6 +66,7 @@ class Checkpointer:
             self._directory,
             options=ocp.CheckpointManagerOptions(
                 max_to_keep=keep,
+                keep_period=keep_period or None,
                 # What a killed process left half-written is removed at the next start.
                 cleanup_tmp_directories=not read_only,
                 enable_async_checkpointing=True,

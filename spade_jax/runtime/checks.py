@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.presets import GATE_CHECKS, get_key
+from spade_jax.runtime.profiling import parse_steps
 
 NOVEL_TIERS = ("source", "tree", "shingles", "behaviour")
 # By kind of program, what the designer's prompts and the bundled families know.
@@ -176,6 +177,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "checkpoint.save_steps": (0, math.inf),
     "checkpoint.save_secs": (0, math.inf),
     "checkpoint.keep": (1, math.inf),
+    "checkpoint.keep_period": (0, math.inf),
     "log.text_steps": (1, math.inf),
     "log.transcripts": (0, math.inf),
 }
@@ -222,6 +224,10 @@ def check_config(config: ConfigDict) -> None:
     _check_gate(config)
     _check_sandbox(config)
     _check_paths(config)
+    try:
+        parse_steps(config.profile.steps)
+    except ValueError as error:
+        raise UsageError(f"profile.steps={_shown(config.profile.steps)} names no steps; {error}") from error
 
 
 def ranges() -> dict[str, tuple[float, float]]:

@@ -20,6 +20,7 @@ MAY_DIFFER = (
     "run.allow_config_change",
     "checkpoint.",
     "log.",
+    "profile.",
     "compile_cache.",
 )
 

@@ -261,3 +261,57 @@ def test_checkpoints_that_are_a_file(tmp_path):
     (tmp_path / "checkpoints").touch()
     with pytest.raises(UsageError, match="checkpoints is not a folder"):
         Checkpointer(tmp_path / "checkpoints", keep=1)
+
+
+def test_keep_period_keeps_some_for_good(tmp_path):
+    with Checkpointer(tmp_path / "c", keep=2, keep_period=4) as checkpointer:
+        for step in range(1, 11):
+            checkpointer.save(step, {"w": jnp.float32(step)}, {})
+    assert sorted(int(p.name) for p in (tmp_path / "c").iterdir() if p.is_dir()) == [4, 8, 9, 10]
+
+
+_OTHER_DEVICES = """
+import sys
+import jax
+import numpy as np
+from spade_jax.learner import partitioning, state
+from spade_jax.policy import Decoder, DecoderConfig
+from spade_jax.runtime.checkpoint import Checkpointer
+
+what, directory, data, fsdp, tensor = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+mesh = partitioning.make_mesh(data=data, fsdp=fsdp, tensor=tensor)
+shape = dict(vocab_size=32, embed_dim=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=4, mlp_dim=32)
+model = Decoder(DecoderConfig(**shape))
+optimizer = state.make_optimizer(state.OptimizerConfig(learning_rate=1e-2), model)
+# Another seed where it is read, so that nothing equal is left by accident.
+train = state.init_state(model, optimizer, mesh, seed=3 if what == "save" else 4, num_baselines=3)
+with Checkpointer(directory, keep=2) as checkpointer:
+    if what == "save":
+        checkpointer.save(7, train, {"devices": jax.device_count()})
+    else:
+        restored = checkpointer.restore(train)
+        assert (restored.step, restored.host["devices"]) == (7, 8 if jax.device_count() == 1 else 1)
+        for new, old in zip(jax.tree.leaves(restored.state), jax.tree.leaves(train), strict=True):
+            assert new.sharding == old.sharding
+        train = restored.state
+numbers = [x if np.issubdtype(x.dtype, np.number) else jax.random.key_data(x) for x in jax.tree.leaves(train)]
+np.savez(f"{directory}-{what}.npz", *[np.asarray(x) for x in numbers])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("saved", "restored"), [("1,1,1", "2,2,2"), ("1,4,2", "1,1,1")])
+def test_restored_on_another_number_of_devices(tmp_path, saved, restored):
+    """1 to 8 and 8 to 1, with everything placed as the new mesh has it."""
+    for what, mesh in (("save", saved), ("restore", restored)):
+        sizes = mesh.split(",")
+        subprocess.run(
+            [sys.executable, "-c", _OTHER_DEVICES, what, str(tmp_path / "c"), *sizes],
+            env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(np.prod([int(s) for s in sizes]))},
+            check=True,
+            timeout=600,
+        )
+    before, after = (np.load(tmp_path / f"c-{what}.npz") for what in ("save", "restore"))
+    assert before.files == after.files and len(before.files) > 20
+    for name in before.files:
+        np.testing.assert_array_equal(before[name], after[name])

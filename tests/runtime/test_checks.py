@@ -57,6 +57,8 @@ def test_base_passes():
         ({"sampler.agent.top_p": 0.0}, r"sampler.agent.top_p=0.0 is out of range; give a value between 1e-06 and 1"),
         ({"learner.buckets": (256, 512)}, r"ends below sampler.context=1024.*add 1024"),
         ({"learner.buckets": (1024, 512)}, r"must be ascending"),
+        ({"checkpoint.keep_period": -1}, r"checkpoint.keep_period=-1 is out of range; give a value at least 0"),
+        ({"profile.steps": "5:5"}, r"profile.steps='5:5' names no steps; give first:last"),
         ({"learner.micro_batch_tokens": 1000}, r"micro_batch_tokens=1000 .*use at least 1024"),
         ({"learner.estimator.agent": "gae"}, r"learner.estimator.agent='gae' is not known; use ema, .* leave_one_out"),
         ({"learner.optimizer.learning_rate": float("nan")}, r"learning_rate=nan is out of range"),
