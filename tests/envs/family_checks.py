@@ -11,7 +11,7 @@ import pkgutil
 import random
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,36 +216,43 @@ def measure(family: base.Family, split: str, draws: int = 20, seeds: int = 10) -
     return Report(family.name, split, chars, first, later, sum(plain) / games, sum(hinted) / games, worst)
 
 
-def check_family(family: base.Family, draws: int = 20) -> list[Report]:
-    """Asserts everything for both splits; returns one report a split."""
-    train, held_out = (measure(family, split, draws) for split in SPLITS)
+def check_family(family: base.Family, draws: int = 20) -> None:
+    """Asserts everything for both splits."""
+    check_reports(family, [measure(family, split, draws) for split in SPLITS], draws, MAX_LATER_OBSERVATION)
+
+
+def check_reports(family: base.Family, reports: Sequence[Report], draws: int, max_later: int) -> None:
+    """Asserts that the splits of `draws` programs each are disjoint, varied and within bounds."""
     drawn = [{program(family, split, draw)[1] for draw in range(draws)} for split in SPLITS]
     assert not drawn[0] & drawn[1], "the splits share a program"
     assert len(drawn[0]) > draws // 2, "too few distinct programs"
-    for report in (train, held_out):
+    for report in reports:
         assert report.trivial <= MAX_TRIVIAL, report
         assert PLAIN_WINS[0] <= report.plain <= PLAIN_WINS[1], report
         assert HINTED_WINS[0] <= report.hinted <= HINTED_WINS[1], report
         assert report.hinted - report.plain >= MIN_GAP, report
         assert report.first_observation <= MAX_FIRST_OBSERVATION, report
-        assert report.later_observation <= MAX_LATER_OBSERVATION, report
-    return [train, held_out]
+        assert report.later_observation <= max_later, report
 
 
-def main() -> None:
-    names = sys.argv[1:] or all_names()
+def print_table(chosen: Iterable[base.Family], measure: Callable[[base.Family, str], Report]) -> None:
+    """Prints what `measure` says of each family and split, or which assertion failed."""
     print(f"{'family':<20}{'split':<10}{'chars':>6}{'first':>6}{'later':>6}{'plain':>7}{'hinted':>7}{'trivial':>8}")
-    for name in names:
+    for family in chosen:
         for split in SPLITS:
             try:
-                r = measure(load_family(name), split)
+                r = measure(family, split)
             except AssertionError as error:
-                print(f"{name:<20}{split:<10} fails: {error}")
+                print(f"{family.name:<20}{split:<10} fails: {error}")
                 continue
             print(
                 f"{r.name:<20}{r.split:<10}{r.chars:>6}{r.first_observation:>6}{r.later_observation:>6}"
                 f"{r.plain:>7.2f}{r.hinted:>7.2f}{r.trivial:>8.3f}"
             )
+
+
+def main() -> None:
+    print_table(map(load_family, sys.argv[1:] or all_names()), measure)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from spade_jax.envs.families.tools.base import VARIANT_WEIGHTS
 from spade_jax.tokens import chat
 from spade_jax.tokens import tokenizer as tokenizer_lib
 from tests.envs import tool_family_checks as checks
+from tests.envs.family_checks import SPLITS, WORDS, program
 
 FAMILIES = {family.name: family for family in families.all_families()}
 HELD_OUT = {"library", "thermostat"}
@@ -44,7 +45,7 @@ def test_draws_depend_on_the_generator_only_and_cover_the_variants(name):
     family = FAMILIES[name]
     first, second = (family.parameters(random.Random(7), base.TRAIN) for _ in range(2))
     assert first == second
-    assert family.source(first, checks.WORDS) == family.source(second, checks.WORDS)
+    assert family.source(first, WORDS) == family.source(second, WORDS)
     drawn = [family.parameters(random.Random(i), base.TRAIN)["variant"] for i in range(700)]
     for variant, weight in VARIANT_WEIGHTS.items():
         assert abs(drawn.count(variant) - 100 * weight) < 60, variant
@@ -53,9 +54,9 @@ def test_draws_depend_on_the_generator_only_and_cover_the_variants(name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_hinted_player_without_slips_wins_every_instance(name):
     family = FAMILIES[name]
-    for split in checks.SPLITS:
+    for split in SPLITS:
         for draw in range(12):
-            params, source = checks.program(family, split, draw)
+            params, source = program(family, split, draw)
             cls = checks.build(source)
             for seed in range(5):
                 assert checks.play(cls, seed, family.player(params, _Steady(seed), True).act)[1] == 1.0, params
@@ -72,9 +73,9 @@ def test_the_embedded_policy_has_room_for_programs_and_plays():
     template = chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(compose.EMBEDDED / compose.TOKENIZER_FILE))
     encode = template.tokenizer.encode
     for family in FAMILIES.values():
-        for split in checks.SPLITS:
+        for split in SPLITS:
             for draw in range(12):
-                params, source = checks.program(family, split, draw)
+                params, source = program(family, split, draw)
                 assert len(encode(prompts.fenced(source))) <= MAX_TOKENS, family.name
                 player = family.player(params, _Steady(draw), True)
                 responses = []
