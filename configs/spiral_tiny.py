@@ -52,6 +52,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
     config.selfplay.games = ("kuhn_poker",)
     config.selfplay.matches = 128
+    config.selfplay.pool.every_steps = 20
     config.games.kuhn_poker.rounds = 1
     config.games.kuhn_poker.payoff = "margin"
 
@@ -68,6 +69,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
     config.evaluation.every_steps = 20
     config.evaluation.opponents = ("random", "minimax")
+    config.evaluation.rated_against = 2
     config.evaluation.temperature = 1.0
     config.checkpoint.save_steps = 50
     config.checkpoint.save_secs = 120.0

@@ -83,6 +83,8 @@ def games_suite(config: ConfigDict, workdirs: Sequence[str], out: str | None) ->
         )
         figures["policies"][name] = {"opponents": rows, "truth": values}
         _print_policy(name, rows, values)
+    if "endpoint" in players:
+        players["endpoint"].close()
 
     K = len(contestants)
     points_KxK, count_KxK = np.zeros((K, K)), np.zeros((K, K))

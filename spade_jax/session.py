@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -119,7 +119,7 @@ class Session:
         self.engine.set_params(self.state.params, version=step)
 
     @contextlib.contextmanager
-    def phase(self, name: str, step: int):
+    def phase(self, name: str, step: int) -> Iterator[None]:
         """Times a phase of a step, and shows on a terminal that it is under way."""
         with self.timers.phase(name), self.progress.phase(name, step):
             yield

@@ -44,6 +44,7 @@ from spade_jax.tokens.chat import ChatTemplate
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The configuration, e.g. configs/spade_tiny.py.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints, metrics, environments, transcripts.")
 
+
 def main(argv: Sequence[str]) -> None:
     del argv
     config, workdir = resolve_preset(_CONFIG.value), os.path.abspath(_WORKDIR.value)

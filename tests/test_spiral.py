@@ -14,9 +14,11 @@ import pytest
 
 from configs import spiral_tiny
 from spade_jax import compose, opponents, spiral, structs
+from spade_jax.envs.games import GAMES
 from spade_jax.learner import partitioning
 from spade_jax.learner import state as state_lib
 from spade_jax.rollout import games
+from spade_jax.rollout.players import PolicyPlayer
 from spade_jax.runtime import metrics, transcripts
 from spade_jax.runtime.checkpoint import Checkpointer
 from spade_jax.runtime.errors import UsageError
@@ -213,3 +215,32 @@ def test_what_is_scored_against_a_snapshot_counts_draws_as_halves():
     assert spiral.opponent_metrics(matches, sums) == {"selfplay/g/win_rate": pytest.approx(1 / 3)}
     assert sums == [2.0, 4]
     assert matches[2].episode(0).status == structs.DRAW
+
+
+@pytest.mark.slow
+def test_exploitability_falls(tmp_path):
+    """The whole chain on the embedded policy: matches, role-conditioned advantages, updates, against the truth."""
+    settings = ("--config.run.steps=40", "--config.evaluation.every_steps=40", "--config.evaluation.matches=2")
+    train(tmp_path, *settings, "--config.checkpoint.save_steps=40", words="")
+    steps, values = metrics.read_scalars(tmp_path)["eval/kuhn_poker/exploitability"]
+    assert steps.tolist() == [0, 40]
+    assert values[1] < values[0] - 0.1
+
+
+@pytest.mark.slow
+def test_the_embedded_policy_knows_the_form_of_every_game():
+    settings = config("")
+    template = compose.chat_template(settings)
+    model, params = compose.policy(settings, template)
+    settings.sampler.context = 512
+    engine = compose.engine(settings, model, params, template, compose.mesh(settings, model))
+    players = {"policy": PolicyPlayer(engine, template, compose.policy_settings(settings, 1.0))}
+    requests = [
+        games.MatchRequest(f"form/{name}/{i}", name, i, ("policy", "policy")) for name in GAMES for i in range(24)
+    ]
+    matches = games.play_matches(players, requests, compose.match_settings(settings))
+    for name in GAMES:
+        mine = [match for match in matches if match.request.game == name]
+        invalid = sum(match.ending == games.BY_INVALID for match in mine)
+        moves = sum(len(match.moves) for match in mine)
+        assert invalid / (moves + invalid) < 0.1, (name, invalid, moves)
