@@ -91,6 +91,12 @@ def test_all_runs_but_the_one_that_crashes(tmp_path):
     page = (tmp_path / "root" / "sweep.html").read_text()
     assert "5 done, 1 failed" in page and "broken on purpose" in page
 
+    page_command = [sys.executable, "-m", "spade_jax.report", f"--sweep={tmp_path}/root"]
+    other = subprocess.run([*page_command, f"--out={tmp_path}/o.html"], cwd=ROOT, capture_output=True, check=True)
+    assert (tmp_path / "o.html").read_text() == page and other.stdout.decode() == f"wrote {tmp_path}/o.html\n"
+    both = subprocess.run([*page_command, "--workdir=w"], cwd=ROOT, capture_output=True)
+    assert both.returncode == 2 and b"--sweep goes with --out alone" in both.stderr
+
     again = run(tmp_path, *fake())
     assert again.returncode == 1 and "started" not in again.stdout and "seed=3: failed" in again.stdout
     retried = run(tmp_path, *fake("--retry_failed"))
@@ -313,9 +319,9 @@ def test_page_has_means_over_seeds_and_leaves_failed_runs_out(tmp_path):
     page = write_sweep_report(root, root / "page.html").read_text()
     assert "4 done, 1 failed, 1 waiting" in page
     # Seeds give .1, .2, .3: mean .2 and t interval 4.303 * .1 / sqrt(3) = .2484.
-    assert re.search(r"rate=0\.1</code></td><td>3 of 3</td><td>—</td><td>20\.0 % ± 24\.8 %", page)
+    assert re.search(r"rate=0\.1</code></td><td>3 of 3</td><td>—</td><td>20\.0\s%\s±\s24\.8\s%", page)
     # One of three failed and one never began: .2 alone, and no interval.
-    assert re.search(r"rate=0\.2</code></td><td>1 of 3</td><td>—</td><td>20\.0 %</td>", page)
+    assert re.search(r"rate=0\.2</code></td><td>1 of 3</td><td>—</td><td>20\.0\s%</td>", page)
     assert "killed by SIGKILL, for want of memory?" in page
     assert page.count('<figure class="chart wide"') == 1
 
