@@ -180,11 +180,12 @@ def test_dry_run_prints_and_writes_nothing(tmp_path):
 @pytest.mark.slow
 def test_slurm_array_has_what_is_left_and_its_tasks_run_it(tmp_path):
     write(tmp_path, SIX)
-    environment = {"CRASH_SEED": "1"}
+    script, environment = tmp_path / "array.sh", {"CRASH_SEED": "1"}
+    assert "for 6 runs" in run(tmp_path, *fake(f"--slurm={script}")).stdout
+    assert "#SBATCH --array=0,1,2,3,4,5%1\n" in script.read_text()
     assert run(tmp_path, *fake("--task=0"), **environment).returncode == 0
     failed = run(tmp_path, *fake("--task=1"), **environment)
     assert failed.returncode == 1 and "seed=1" in failed.stderr
-    script = tmp_path / "array.sh"
     written = run(tmp_path, *fake(f"--slurm={script}", "--parallel=4"))
     assert written.returncode == 0 and "for 4 runs" in written.stdout
     text = script.read_text()
@@ -197,6 +198,9 @@ def test_slurm_array_has_what_is_left_and_its_tasks_run_it(tmp_path):
     assert statuses(tmp_path) == ["done", "failed", "waiting", "waiting", "done", "waiting"]
     outside = run(tmp_path, *fake("--task=6"))
     assert outside.returncode == 2 and "--task=6 is not among the 6 runs" in outside.stderr
+    write(tmp_path, SIX.replace("range(6)", "range(1, 7)"))
+    shifted = run(tmp_path, *fake("--task=2"))
+    assert shifted.returncode == 2 and "has changed since the array was written" in shifted.stderr
 
 
 def test_a_longer_sweep_keeps_what_is_done(tmp_path):
