@@ -54,6 +54,8 @@ def main(argv: list[str]) -> int | None:
     if given.task is not None:
         if not 0 <= given.task < len(runs):
             raise UsageError(f"--task={given.task} is not among the {len(runs)} runs of --sweep={given.sweep}")
+        if [run.name for run in sweeps.read_sweep(root)] != [run.name for run in runs]:
+            raise UsageError(f"--sweep={given.sweep} has changed since the array was written; write it again")
         left = [runs[given.task]] if sweeps.outcome(root, runs[given.task]).status != "done" else []
         if processes.run_all(root, left, command, parallel=1):
             return EXIT_INTERRUPTED

@@ -20,6 +20,7 @@ from spade_jax.runtime import sweeps
 from spade_jax.runtime.metrics import read_scalars
 
 SWEEP_REPORT_FILE = "sweep.html"
+_NBSP = "\u00a0"
 _SEED = "run.seed"
 
 # (tag, title, unit, whether the last value counts rather than the mean of the last fifth of the steps)
@@ -133,7 +134,7 @@ def _table(settings: Sequence[Setting]) -> str:
             shown = "—" if np.isnan(mean) else charts.written(mean, unit)
             if np.isfinite(half):
                 shown += f" ± {charts.written(half, unit).lstrip('+')}"
-            cells.append(f"<td>{escape(shown)}</td>")
+            cells.append(f"<td>{escape(shown.replace(' ', _NBSP))}</td>")
         seeds = f"{len(setting.series)} of {len(setting.runs)}"
         rows.append(f"<tr><td><code>{one_line(setting.name, 300)}</code></td><td>{seeds}</td>{''.join(cells)}</tr>")
     body = f"<table><tr><th>setting</th><th>seeds</th>{head}</tr>{''.join(rows)}</table>"

@@ -91,6 +91,12 @@ def test_all_runs_but_the_one_that_crashes(tmp_path):
     page = (tmp_path / "root" / "sweep.html").read_text()
     assert "5 done, 1 failed" in page and "broken on purpose" in page
 
+    page_command = [sys.executable, "-m", "spade_jax.report", f"--sweep={tmp_path}/root"]
+    other = subprocess.run([*page_command, f"--out={tmp_path}/o.html"], cwd=ROOT, capture_output=True, check=True)
+    assert (tmp_path / "o.html").read_text() == page and other.stdout.decode() == f"wrote {tmp_path}/o.html\n"
+    both = subprocess.run([*page_command, "--workdir=w"], cwd=ROOT, capture_output=True)
+    assert both.returncode == 2 and b"--sweep goes with --out alone" in both.stderr
+
     again = run(tmp_path, *fake())
     assert again.returncode == 1 and "started" not in again.stdout and "seed=3: failed" in again.stdout
     retried = run(tmp_path, *fake("--retry_failed"))
@@ -174,11 +180,12 @@ def test_dry_run_prints_and_writes_nothing(tmp_path):
 @pytest.mark.slow
 def test_slurm_array_has_what_is_left_and_its_tasks_run_it(tmp_path):
     write(tmp_path, SIX)
-    environment = {"CRASH_SEED": "1"}
+    script, environment = tmp_path / "array.sh", {"CRASH_SEED": "1"}
+    assert "for 6 runs" in run(tmp_path, *fake(f"--slurm={script}")).stdout
+    assert "#SBATCH --array=0,1,2,3,4,5%1\n" in script.read_text()
     assert run(tmp_path, *fake("--task=0"), **environment).returncode == 0
     failed = run(tmp_path, *fake("--task=1"), **environment)
     assert failed.returncode == 1 and "seed=1" in failed.stderr
-    script = tmp_path / "array.sh"
     written = run(tmp_path, *fake(f"--slurm={script}", "--parallel=4"))
     assert written.returncode == 0 and "for 4 runs" in written.stdout
     text = script.read_text()
@@ -191,6 +198,9 @@ def test_slurm_array_has_what_is_left_and_its_tasks_run_it(tmp_path):
     assert statuses(tmp_path) == ["done", "failed", "waiting", "waiting", "done", "waiting"]
     outside = run(tmp_path, *fake("--task=6"))
     assert outside.returncode == 2 and "--task=6 is not among the 6 runs" in outside.stderr
+    write(tmp_path, SIX.replace("range(6)", "range(1, 7)"))
+    shifted = run(tmp_path, *fake("--task=2"))
+    assert shifted.returncode == 2 and "has changed since the array was written" in shifted.stderr
 
 
 def test_a_longer_sweep_keeps_what_is_done(tmp_path):
@@ -313,9 +323,9 @@ def test_page_has_means_over_seeds_and_leaves_failed_runs_out(tmp_path):
     page = write_sweep_report(root, root / "page.html").read_text()
     assert "4 done, 1 failed, 1 waiting" in page
     # Seeds give .1, .2, .3: mean .2 and t interval 4.303 * .1 / sqrt(3) = .2484.
-    assert re.search(r"rate=0\.1</code></td><td>3 of 3</td><td>—</td><td>20\.0 % ± 24\.8 %", page)
+    assert re.search(r"rate=0\.1</code></td><td>3 of 3</td><td>—</td><td>20\.0\s%\s±\s24\.8\s%", page)
     # One of three failed and one never began: .2 alone, and no interval.
-    assert re.search(r"rate=0\.2</code></td><td>1 of 3</td><td>—</td><td>20\.0 %</td>", page)
+    assert re.search(r"rate=0\.2</code></td><td>1 of 3</td><td>—</td><td>20\.0\s%</td>", page)
     assert "killed by SIGKILL, for want of memory?" in page
     assert page.count('<figure class="chart wide"') == 1
 
