@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 AXES = ("data", "fsdp", "tensor", "expert")
-BATCH_AXES = ("data", "fsdp")
+BATCH_AXES = ("data", "fsdp", "expert")  # experts are spread over devices that hold rows of their own
 
 MeshAxes = str | tuple[str, ...] | None
 Rules = Mapping[str, MeshAxes]
@@ -34,6 +34,7 @@ DEFAULT_RULES: Rules = {
     "mlp": "tensor",
     "vocab": "tensor",
     "experts": "expert",
+    "router": None,
     "layers": None,
     "head_dim": None,
     "length": None,

@@ -25,8 +25,9 @@ from spade_jax.policy import (
     split_layers,
     unrolled_params,
 )
-from spade_jax.policy.attention import apply_rope, causal_attention, rope_table
+from spade_jax.policy.attention import causal_attention
 from spade_jax.policy.decoder import RMSNorm, product
+from spade_jax.policy.rope import apply_rope, rope_table
 
 TINY = DecoderConfig(
     vocab_size=40, embed_dim=24, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=6, mlp_dim=32
