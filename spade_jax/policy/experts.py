@@ -46,8 +46,9 @@ def load(probability_BxTxE: jax.Array, expert_BxTxK: jax.Array, counted_BxT: jax
     return jnp.sum(both, axis=(1, 2))
 
 
-def balance_loss(load_Lx2xE: jax.Array, tokens: jax.Array) -> jax.Array:
+def balance_loss(load_Lx2xE: jax.Array) -> jax.Array:
     """E * sum_e share_e * probability_e, averaged over layers: 1 where the load is even (arXiv:2101.03961, eq. 4)."""
+    tokens = jnp.sum(load_Lx2xE[0, 0])  # a token's shares add up to 1
     mean_Lx2xE = load_Lx2xE / jnp.maximum(tokens, 1.0)
     return jnp.mean(jnp.sum(mean_Lx2xE[:, 0] * mean_Lx2xE[:, 1], axis=-1)) * load_Lx2xE.shape[-1]
 

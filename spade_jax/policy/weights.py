@@ -10,9 +10,10 @@ Axis legend: L layers, E experts.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,10 +28,11 @@ class Place:
     """One parameter's tensors in a checkpoint.
 
     Attributes:
-      names: of the tensors, [L][E] nested as the parameter is stacked; one name where it is not stacked.
+      names: of the tensors, in the order of the stacked axes; one name where it is not stacked.
       lead: the sizes of the stacked axes: (), (L,) or (L, E).
       split: shape that a tensor takes before its axes are permuted, as (out, in) with heads apart.
       order: permutation of `split` that gives the parameter's own axes.
+      stored: shape of a tensor in the checkpoint.
     """
 
     names: tuple[str, ...]
@@ -148,22 +150,27 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 class ExportedTensor:
     """One tensor of a checkpoint, cut out of a parameter when it is read."""
 
-    def __init__(self, parameter: Any, place: Place, position: tuple[int, ...]):
+    def __init__(self, fetch: Callable[[], np.ndarray], place: Place, position: tuple[int, ...]):
         self.shape = place.stored
-        self._parameter, self._place, self._position = parameter, place, position
+        self._fetch, self._place, self._position = fetch, place, position
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        matrix = np.asarray(self._parameter[self._position] if self._position else self._parameter)
+        matrix = self._fetch()[self._position]
         matrix = matrix.transpose(np.argsort(self._place.order)).reshape(self.shape)
         return matrix if dtype is None else matrix.astype(dtype)
 
 
 def exported(params: Mapping[str, Any], config: DecoderConfig) -> Iterator[tuple[str, ExportedTensor]]:
-    """(name, tensor) of a checkpoint, in the order in which the table lists them."""
-    for path, place in places(config).items():
+    """(name, tensor) of a checkpoint, parameter by parameter: read in this order, one is on the host at a time."""
+
+    @functools.lru_cache(maxsize=1)
+    def fetch(path: tuple[str, ...]) -> np.ndarray:
         parameter: Any = params
         for key in path:
             parameter = parameter[key]
+        return np.asarray(parameter)
+
+    for path, place in places(config).items():
         positions = itertools.product(*map(range, place.lead))
         for name, position in zip(place.names, positions, strict=True):
-            yield name, ExportedTensor(parameter, place, position)
+            yield name, ExportedTensor(functools.partial(fetch, path), place, position)

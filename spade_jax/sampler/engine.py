@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import hashlib
 import heapq
+import math
 import time
 from typing import Any, Literal
 
@@ -128,6 +129,16 @@ def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
     return int(differs[0]) if differs.size else n
 
 
+def _cache_spec(mesh: jax.sharding.Mesh, slots: int, kv_heads: int) -> jax.sharding.PartitionSpec:
+    """Of a layer's keys and values, whose first axes are slots and heads."""
+    heads = "tensor" if "tensor" in mesh.axis_names and kv_heads % mesh.shape["tensor"] == 0 else None
+    rows: tuple[str, ...] = ()
+    for axis in mesh.axis_names:  # as many as divide the slots
+        if axis != "tensor" and slots % (math.prod(mesh.shape[a] for a in rows) * mesh.shape[axis]) == 0:
+            rows = (*rows, axis)
+    return jax.sharding.PartitionSpec(rows or None, heads)
+
+
 def _bucket(value: int, sizes: tuple[int, ...]) -> int:
     """The smallest size that holds `value`, or the largest there is."""
     return next((size for size in sizes if size >= value), sizes[-1])
@@ -150,7 +161,7 @@ class Engine:
       block: tokens drawn per slot and step.
       stop_token: id that ends a response.
       run_seed: seed of all draws.
-      mesh: slots are split over its "data" axis where that divides them.
+      mesh: slots are split over all its axes but "tensor", heads over "tensor", where those divide them.
       cache_dtype: precision of keys and values.
       on_swap: what `set_params` does with keys and values of the old weights: "reprefill"
         computes them anew, "stale" keeps them and marks the responses.
@@ -187,8 +198,7 @@ class Engine:
         self._on_swap = on_swap
         self._sharding = None
         if mesh is not None:
-            split = "data" in mesh.axis_names and slots % mesh.shape["data"] == 0
-            self._sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data" if split else None))
+            self._sharding = jax.sharding.NamedSharding(mesh, _cache_spec(mesh, slots, model.config.num_kv_heads))
         make = jax.jit(
             lambda: split_layers(init_cache(model.config, slots, context, cache_dtype)), out_shardings=self._sharding
         )

@@ -62,16 +62,15 @@ def test_teacher_forcing(case):
 def test_prefill_in_pieces_and_decode(case):
     """Pieces of 8 tokens, and single ones after the first: windows of 5 and 6 begin and end within and between."""
     stored, model, params = case
-    empty = init_cache(model.config, 1, golden.TOKENS + 3)
-    cache, pieces = empty, []
+    caches, pieces = [init_cache(model.config, 1, golden.TOKENS + 3)], []
     for begin in range(0, golden.TOKENS, 8):
         at = jnp.arange(begin, begin + 8)[None]
-        logits, cache = logits_of(model, params, stored["tokens"][:, begin : begin + 8], at, cache)
+        logits, cache = logits_of(model, params, stored["tokens"][:, begin : begin + 8], at, caches[-1])
         pieces.append(logits[0])
-        after_first = cache if begin == 0 else after_first
+        caches.append(cache)
     np.testing.assert_allclose(np.concatenate(pieces), stored["logits"], atol=ATOL, rtol=0)
     decoder, own = Decoder(model.config, unrolled=True), unrolled_params(params, model.config.num_layers)
-    cache = split_layers(after_first)
+    cache = split_layers(caches[1])
     for t in range(8, golden.TOKENS):
         logits, cache = logits_of(decoder, own, stored["tokens"][:, t : t + 1], jnp.array([[t]]), cache)
         np.testing.assert_allclose(logits[0, 0], stored["logits"][t], atol=ATOL, rtol=0)
