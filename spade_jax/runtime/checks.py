@@ -339,7 +339,7 @@ def _check_paths(config: ConfigDict) -> None:
         if kind == "folder" and not os.listdir(name):
             raise UsageError(f"corpus.path={_cut(name)} is an empty folder; put text files into it")
     init, tokenizer = config.policy.init, config.tokens.tokenizer
-    if init not in POLICIES and (kind := _kind_of(init)) not in ("file", "folder"):
+    if init not in POLICIES and (kind := _kind_of(init, "config.json")) not in ("file", "folder"):
         raise UsageError(
             f"policy.init={_cut(init)} {kind}; give a Hugging Face folder, the path of a .gguf or an .npz, 'tiny' for "
             "the embedded warm start, or 'scratch'"
@@ -349,15 +349,20 @@ def _check_paths(config: ConfigDict) -> None:
             raise UsageError(
                 f"tokens.tokenizer=policy, but policy.init={_cut(init)} brings no tokenizer; give 'tiny' or a path"
             )
-    elif tokenizer != "tiny" and (kind := _kind_of(tokenizer)) not in ("file", "folder"):
+    elif tokenizer != "tiny" and (kind := _kind_of(tokenizer, "tokenizer.json")) not in ("file", "folder"):
         raise UsageError(
             f"tokens.tokenizer={_cut(tokenizer)} {kind}; give the path of a SentencePiece .model or a .gguf, a folder "
             "with tokenizer.json, 'policy' for what comes with policy.init, or 'tiny'"
         )
 
 
-def _kind_of(name: str) -> str:
-    """ "file", "folder", or what is wrong with a path, as the rest of a sentence."""
+def _kind_of(name: str, inside: str = "") -> str:
+    """ "file", "folder", or what is wrong with a path, as the rest of a sentence.
+
+    Args:
+      name: the path.
+      inside: a file that a folder must hold.
+    """
     try:
         mode = os.stat(name).st_mode
         readable = os.access(name, os.R_OK | os.X_OK if stat.S_ISDIR(mode) else os.R_OK)
@@ -370,7 +375,7 @@ def _kind_of(name: str) -> str:
     if not readable:
         return "may not be read"
     if stat.S_ISDIR(mode):
-        return "folder"
+        return "folder" if os.path.exists(os.path.join(name, inside)) else f"is a folder without {inside}"
     return "file" if stat.S_ISREG(mode) else "is neither a file nor a folder"
 
 

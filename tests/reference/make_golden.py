@@ -86,6 +86,11 @@ CASES: dict[str, dict[str, Any]] = {
 WITH_GRADIENTS = ("llama3", "qwen3_moe", "gemma3")
 
 
+def settings_of(case: str) -> dict[str, Any]:
+    """The config.json of a case."""
+    return _SMALL | CASES[case]
+
+
 def published_shapes(settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the tensors that transformers saves for a config, which are those of published models."""
     config = transformers.AutoConfig.for_model(**settings)
@@ -120,8 +125,8 @@ def run(case: str, settings: dict[str, Any], shapes: dict[str, tuple[int, ...]])
 
 def main() -> None:
     golden.FOLDER.mkdir(parents=True, exist_ok=True)
-    for case, features in CASES.items():
-        settings = _SMALL | features
+    for case in CASES:
+        settings = settings_of(case)
         shapes = published_shapes(settings)
         logits, gradients = run(case, settings, shapes)
         texts = {name: np.array(json.dumps(value)) for name, value in
