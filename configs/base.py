@@ -46,6 +46,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     policy.init = "scratch"  # Hugging Face folder (config.json and safetensors), a .gguf or an .npz
     policy.dtype = "bfloat16"  # of activations: float32 | bfloat16; master weights and reductions are float32
     policy.remat = True  # recompute activations in the backward pass: less memory, more time
+    policy.attention = "auto"  # auto: cudnn on GPUs where it can, else xla; xla; or cudnn
     policy.architecture = arch = ConfigDict()  # used when init is scratch
     arch.vocab_size = 2048  # tokens; must be the tokenizer's
     arch.embed_dim = 512  # width of the residual stream

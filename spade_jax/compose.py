@@ -124,7 +124,18 @@ def policy(config: ConfigDict, template: chat.ChatTemplate | jinja_chat.JinjaTem
             f"policy.init={config.policy.init} has a vocabulary of {shape.vocab_size}, tokens.tokenizer="
             f"{config.tokens.tokenizer} one of {template.tokenizer.vocab_size}; give a pair that belongs together"
         )
-    return Decoder(dataclasses.replace(shape, **execution)), params
+    try:
+        return Decoder(dataclasses.replace(shape, **execution, attention=_attention(config, shape))), params
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _attention(config: ConfigDict, shape: DecoderConfig) -> str:
+    """The implementation of attention that policy.attention=auto stands for; starts JAX's backend."""
+    if config.policy.attention != "auto":
+        return config.policy.attention
+    fits = config.policy.dtype == "bfloat16" and not shape.attention_softcap and shape.head_dim <= 128
+    return "cudnn" if fits and jax.default_backend() == "gpu" else "xla"
 
 
 def _architecture(config: ConfigDict) -> DecoderConfig:

@@ -28,7 +28,7 @@ from spade_jax.evals.probe import play_probe, probe_metrics
 from spade_jax.learner import advantage, batch
 from spade_jax.learner import state as state_lib
 from spade_jax.learner import step as step_lib
-from spade_jax.policy import count_params
+from spade_jax.policy import count_active_params
 from spade_jax.reporting.write import write_report
 from spade_jax.rollout import episodes as episodes_lib
 from spade_jax.rollout import measure, regenerate
@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> None:
         buckets = compose.buckets(config, mesh)
         # Taken before a checkpoint is restored: the reference is the policy the run began with.
         reference = state_lib.copy_params(state.params) if config.learner.kl_coefficient > 0 else None
-        num_params = count_params(state.params)
+        num_params = count_active_params(state.params, model.config)
 
         # Resume: (1) train and host state of the newest checkpoint, (2) the store of
         # environments rolled back to it, (3) later metrics forgotten.

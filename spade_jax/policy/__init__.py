@@ -5,6 +5,7 @@ from spade_jax.policy.config import DecoderConfig
 from spade_jax.policy.decoder import Decoder
 from spade_jax.policy.params import (
     cast_params,
+    count_active_params,
     count_params,
     init_params,
     load_params,
@@ -18,6 +19,7 @@ __all__ = [
     "DecoderConfig",
     "KVCache",
     "cast_params",
+    "count_active_params",
     "count_params",
     "init_cache",
     "init_params",

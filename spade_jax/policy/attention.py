@@ -7,6 +7,7 @@ K key/value heads, G query heads per key/value head, D head width.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -81,6 +82,41 @@ def causal_attention(
         out = jnp.einsum("bkqs,bksd->bkqd", weights, v_BxKxSxD[:, :, begin:end], preferred_element_type=jnp.float32)
         outputs.append(out.reshape(B, K, G, end - start, D))
     return jnp.concatenate(outputs, axis=3).transpose(0, 3, 1, 2, 4)
+
+
+def fused_attention(
+    q_BxTxKxGxD: jax.Array,
+    k_BxTxKxD: jax.Array,
+    v_BxTxKxD: jax.Array,
+    rule: Scores = PLAIN,
+    local: Local = False,
+    implementation: str = "cudnn",
+) -> jax.Array:
+    """As `causal_attention`, by one kernel that never holds the scores; without soft cap, operands of 16 bits.
+
+    Args:
+      implementation: what `jax.nn.dot_product_attention` is to use.
+    """
+    B, T, K, G, D = q_BxTxKxGxD.shape
+
+    def attend(window: int, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        near = (window - 1, 0) if window else None
+        return jax.nn.dot_product_attention(
+            q,
+            k,
+            v,
+            scale=rule.scale_of(D),
+            is_causal=True,
+            local_window_size=near,
+            implementation=implementation,
+        )
+
+    operands = q_BxTxKxGxD.reshape(B, T, K * G, D), k_BxTxKxD, v_BxTxKxD
+    if isinstance(local, bool) or not rule.window:
+        out = attend(rule.window if local is True else 0, *operands)
+    else:  # the kernel's window is fixed when it is compiled
+        out = jax.lax.cond(local, functools.partial(attend, rule.window), functools.partial(attend, 0), *operands)
+    return out.reshape(B, T, K, G, D).astype(jnp.float32)
 
 
 def cached_attention(

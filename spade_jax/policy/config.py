@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 ACTIVATIONS = ("silu", "gelu_tanh")
+ATTENTIONS = ("xla", "cudnn")
 ROPE_SCALINGS = ("linear", "llama3", "yarn")
 
 
@@ -79,6 +80,7 @@ class DecoderConfig:
       num_experts: E, experts in every layer's MLP; 0 is a dense MLP.
       experts_per_token: the most probable experts of a token, whose outputs are mixed.
       normalised_router: the weights of those experts add up to 1.
+      attention: without a cache, "xla" (products and a softmax) or "cudnn" (one kernel, on NVIDIA GPUs).
       tied_head: logits are products with the embedding, there is no head weight.
       remat: recompute each layer in the backward pass instead of storing it.
       dtype: precision of the operands of products; sums are float32.
@@ -112,6 +114,7 @@ class DecoderConfig:
     num_experts: int = 0
     experts_per_token: int = 0
     normalised_router: bool = True
+    attention: str = "xla"
     tied_head: bool = True
     remat: bool = False
     dtype: str = "float32"
@@ -135,6 +138,13 @@ class DecoderConfig:
             raise ValueError(f"policy.head_dim={self.head_dim} is odd; RoPE rotates two halves, use an even width.")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"policy.activation={self.activation!r} is unknown; use one of {', '.join(ACTIVATIONS)}.")
+        if self.attention not in ATTENTIONS:
+            raise ValueError(f"policy.attention={self.attention!r} is unknown; use one of {', '.join(ATTENTIONS)}.")
+        if self.attention == "cudnn" and (self.attention_softcap or self.dtype == "float32"):
+            raise ValueError(
+                f"policy.attention=cudnn has no soft cap and no float32, but policy.attention_softcap="
+                f"{self.attention_softcap} and policy.dtype={self.dtype}; use xla."
+            )
         if self.local_layers and len(self.local_layers) != self.num_layers:
             raise ValueError(
                 f"policy.local_layers has {len(self.local_layers)} entries for num_layers={self.num_layers}; give one "

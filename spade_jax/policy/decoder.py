@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from spade_jax.policy import experts
-from spade_jax.policy.attention import Local, Scores, cached_attention, causal_attention
+from spade_jax.policy.attention import Local, Scores, cached_attention, causal_attention, fused_attention
 from spade_jax.policy.cache import KVCache, write
 from spade_jax.policy.config import DecoderConfig
 from spade_jax.policy.rope import Table, apply_rope, pick_table, rope_tables
@@ -120,7 +120,8 @@ class Attention(nn.Module):
         k = apply_rope(k, rope).astype(c.dtype)
         q = q.reshape(*q.shape[:2], c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim)
         if cache is None:
-            out = causal_attention(q, k, v, rule, local)
+            attend = fused_attention if c.attention == "cudnn" else causal_attention
+            out = attend(q, k, v, rule, local)
         else:
             cache = write(cache, k, v, positions_BxT)
             out = cached_attention(q, cache, positions_BxT, rule, local)

@@ -264,7 +264,8 @@ _ARCHITECTURES = {
     "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
 }
-_SHAPE = tuple(name for name in DecoderConfig.__dataclass_fields__ if name not in ("remat", "dtype", "param_dtype"))
+_EXECUTION = ("attention", "remat", "dtype", "param_dtype")  # how it is computed, which no checkpoint says
+_SHAPE = tuple(name for name in DecoderConfig.__dataclass_fields__ if name not in _EXECUTION)
 
 
 def _model_type(c: DecoderConfig) -> str:

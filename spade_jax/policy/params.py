@@ -58,6 +58,14 @@ def count_params(params: Any) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
+def count_active_params(params: Any, config: DecoderConfig) -> int:
+    """Parameters that a token meets: of all experts' only those of the few that it goes through."""
+    if not config.num_experts:
+        return count_params(params)
+    experts = count_params([params["layers"]["mlp"][name] for name in ("gate", "up", "down")])
+    return count_params(params) - experts + experts * config.experts_per_token // config.num_experts
+
+
 def save_params(path: str | Path, params: Any, config: DecoderConfig, storage: str = "float32") -> None:
     """Writes weights and config to one .npz file, replacing it in one step.
 

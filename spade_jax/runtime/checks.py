@@ -45,6 +45,7 @@ SKILLS = {
 _CHOICES: dict[str, tuple[str, ...]] = {
     "method.regret_scale": ("adaptive", "fixed"),
     "policy.dtype": ("float32", "bfloat16"),
+    "policy.attention": ("auto", "xla", "cudnn"),
     "policy.architecture.activation": ("silu", "gelu_tanh"),
     "policy.architecture.rope_scaling.kind": ("none", "linear", "llama3", "yarn"),
     "sampler.cache_dtype": ("float32", "bfloat16"),

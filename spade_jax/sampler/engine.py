@@ -28,6 +28,7 @@ from spade_jax.sampler.sampling import SamplingConfig, pack
 _CHUNKS = (32, 128, 512)
 _ROWS = (4, 16, 64)
 _MAX_TOKENS = 8192  # rows x chunk of one call, which bounds its activations
+_MAX_SCORES = 1 << 29  # rows x chunk x heads x window of one call: at most 2 GiB of attention scores
 _MIN_WINDOW = 256
 _MIN_SHARED = 16  # a shorter common prefix is cheaper to compute than to copy
 
@@ -371,7 +372,9 @@ class Engine:
                 # The largest chunk that would be more than half full.
                 by_chunk[max((s for s in _CHUNKS if c.pending > s // 2), default=_CHUNKS[0])].append(c)
             for chunk, rows in sorted(by_chunk.items()):
-                most = min(_ROWS[-1], _MAX_TOKENS // chunk)
+                window = self._window(max(c.cached + min(c.pending, chunk) for c in rows))
+                scores = chunk * self._model.config.num_heads * window
+                most = min(_ROWS[-1], _MAX_TOKENS // chunk, max(_ROWS[0], _MAX_SCORES // scores))
                 for first in range(0, len(rows), most):
                     self._compute_chunk(rows[first : first + most], chunk)
 

@@ -25,7 +25,7 @@ from spade_jax.policy import (
     split_layers,
     unrolled_params,
 )
-from spade_jax.policy.attention import causal_attention
+from spade_jax.policy.attention import Scores, causal_attention, fused_attention
 from spade_jax.policy.decoder import RMSNorm, product
 from spade_jax.policy.rope import apply_rope, rope_table
 
@@ -152,6 +152,21 @@ def test_attention_in_chunks_equals_attention_at_once():
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     expected = np.einsum("bkgts,bskd->btkgd", weights / weights.sum(-1, keepdims=True), v)
     np.testing.assert_allclose(causal_attention(q, k, v), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("local", [False, True, "traced"])
+def test_the_fused_kernel_is_asked_for_the_same(local):
+    """By its XLA implementation; which kernel runs is all that another one changes."""
+    B, T, K, G, D = 2, 70, 2, 2, 8
+    q, k, v = (jax.random.normal(jax.random.key(i), s) for i, s in enumerate(((B, T, K, G, D), *[(B, T, K, D)] * 2)))
+    rule = Scores(scale=0.3, window=5)
+    for value in (True, False) if local == "traced" else (local,):
+        asked = jnp.array(value) if local == "traced" else value
+        run = functools.partial(fused_attention, q, k, v, rule, implementation="xla")
+        out = (jax.jit(run) if local == "traced" else run)(asked)
+        np.testing.assert_allclose(out, causal_attention(q, k, v, rule, value), atol=1e-5)
+    with pytest.raises(ValueError, match="attention=cudnn has no soft cap and no float32"):
+        dataclasses.replace(TINY, attention="cudnn")
 
 
 def test_rope_by_hand():

@@ -8,6 +8,7 @@ file holds the config, the tensors' names and shapes, the tokens and what transf
 
 from __future__ import annotations
 
+import copy
 import json
 import pathlib
 import tempfile
@@ -87,13 +88,13 @@ WITH_GRADIENTS = ("llama3", "qwen3_moe", "gemma3")
 
 
 def settings_of(case: str) -> dict[str, Any]:
-    """The config.json of a case."""
-    return _SMALL | CASES[case]
+    """The config.json of a case; a copy, because transformers writes into what it is given."""
+    return copy.deepcopy(_SMALL | CASES[case])
 
 
 def published_shapes(settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the tensors that transformers saves for a config, which are those of published models."""
-    config = transformers.AutoConfig.for_model(**settings)
+    config = transformers.AutoConfig.for_model(**copy.deepcopy(settings))
     model = transformers.AutoModelForCausalLM.from_config(config)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
