@@ -56,6 +56,7 @@ setup(
             "spade-evaluate = spade_jax.evaluate:run",
             "spade-warmstart = spade_jax.warmstart:run",
             "spade-check-env = spade_jax.check_env:run",
+            "spade-plan = spade_jax.plan:run",
             "spade-export = spade_jax.export:run",
             "spade-report = spade_jax.report:run",
             "spade-sandbox-probe = spade_jax.sandbox_probe:run",

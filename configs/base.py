@@ -90,6 +90,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     sampler.context = 32_768  # tokens of one conversation, prompt and responses; the cache's length
     sampler.block = 32  # tokens decoded between two looks at the environments
     sampler.cache_dtype = "bfloat16"  # of the KV cache: float32 | bfloat16
+    sampler.weight_dtype = "policy"  # policy: as policy.dtype; int8: the layers' weights are quantised at each update
     for role, new_tokens, temperature in (("agent", 8192, 0.6), ("designer", 16_384, 0.6), ("hint", 512, 0.3)):
         sampler[role] = sampling = ConfigDict()
         sampling.temperature = temperature  # 0 is greedy

@@ -24,7 +24,7 @@ from spade_jax.learner import batch, objective, partitioning
 from spade_jax.learner import state as state_lib
 from spade_jax.learner import step as step_lib
 from spade_jax.policy import Decoder, DecoderConfig, load_params
-from spade_jax.policy.importing import open_model
+from spade_jax.policy.importing import open_model, read_shape
 from spade_jax.rollout import regenerate
 from spade_jax.rollout.design import DesignSettings
 from spade_jax.rollout.episodes import EpisodeSettings
@@ -128,6 +128,17 @@ def policy(config: ConfigDict, template: chat.ChatTemplate | jinja_chat.JinjaTem
         return Decoder(dataclasses.replace(shape, **execution, attention=_attention(config, shape))), params
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def shape(config: ConfigDict) -> DecoderConfig:
+    """The network's shape, for which the weights need not be there."""
+    if config.policy.init == "scratch":
+        return _architecture(config)
+    path = policy_path(config)
+    try:
+        return read_shape(path) if _published(path) else load_params(path)[1]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise UsageError(f"policy.init={config.policy.init} cannot be read ({error})") from error
 
 
 def _attention(config: ConfigDict, shape: DecoderConfig) -> str:
@@ -236,6 +247,7 @@ def engine(config: ConfigDict, model: Decoder, params: Any, template: chat.ChatT
         run_seed=config.run.seed,
         mesh=device_mesh,
         cache_dtype=config.sampler.cache_dtype,
+        weight_dtype=config.sampler.weight_dtype,
     )
 
 

@@ -10,6 +10,7 @@ from spade_jax.policy.params import (
     init_params,
     load_params,
     logical_specs,
+    quantize_params,
     save_params,
     unrolled_params,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "join_layers",
     "load_params",
     "logical_specs",
+    "quantize_params",
     "save_params",
     "split_layers",
     "unrolled_params",

@@ -21,6 +21,8 @@ from spade_jax.policy.cache import KVCache, write
 from spade_jax.policy.config import DecoderConfig
 from spade_jax.policy.rope import Table, apply_rope, pick_table, rope_tables
 
+SCALE = "_scale"  # at the end of the name of what multiplies a quantised weight
+
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def product(spec: str, x: jax.Array, w: jax.Array) -> jax.Array:
@@ -50,10 +52,13 @@ product.defvjp(_product_forward, _product_backward)
 
 
 def _param(module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str, ...], std: float) -> jax.Array:
-    """A weight with logical axis names, in the precision of the products."""
+    """A weight with logical axis names, in the precision of the products; see `params.quantize_params`."""
     config = module.config
     init = nn.with_logical_partitioning(nn.initializers.normal(std), axes)
-    return module.param(name, init, shape, config.param_dtype).astype(config.dtype)
+    weight = module.param(name, init, shape, config.param_dtype).astype(config.dtype)
+    if module.has_variable("params", name + SCALE):
+        weight = weight * module.get_variable("params", name + SCALE).astype(config.dtype)
+    return weight
 
 
 def _bias(module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str, ...]) -> jax.Array:

@@ -63,6 +63,17 @@ def read_config(path: Path) -> dict[str, Any]:
     return settings
 
 
+def read_shape(path: str | Path) -> DecoderConfig:
+    """The shape of a model, of which no more than the config must be there.
+
+    Raises:
+      ValueError: no such model, or one that the decoder cannot be.
+    """
+    path = Path(path)
+    settings = read_config(path) if path.is_dir() else gguf_file.GGUFFile(path).settings()
+    return huggingface.from_huggingface(settings)
+
+
 def open_model(path: str | Path, param_dtype: str = "float32") -> tuple[dict[str, Any], DecoderConfig]:
     """(tree of `LazyParameter`, shape) of a model; nothing but headers is read.
 

@@ -49,6 +49,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "policy.architecture.activation": ("silu", "gelu_tanh"),
     "policy.architecture.rope_scaling.kind": ("none", "linear", "llama3", "yarn"),
     "sampler.cache_dtype": ("float32", "bfloat16"),
+    "sampler.weight_dtype": ("policy", "int8"),
     "rollout.environments": ("designer", "bundled"),
     "rollout.kind": ("game", "tool"),
     "designer.style": ("tiny", "full"),

@@ -34,6 +34,7 @@ EVALUATION = (
     "sampler.agent.",
     "sampler.context",
     "sampler.cache_dtype",
+    "sampler.weight_dtype",
     "rollout.max_turns",
     "rollout.kind",
     "rollout.skills",  # whose families are in the probe

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from spade_jax.policy import Decoder, cast_params, init_cache, split_layers
+from spade_jax.policy import Decoder, cast_params, init_cache, quantize_params, split_layers
 from spade_jax.sampler.decode import SlotState, copy_rows, decode_block, prefill
 from spade_jax.sampler.sampling import SamplingConfig, pack
 
@@ -130,7 +130,7 @@ def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
     return int(differs[0]) if differs.size else n
 
 
-def _cache_spec(mesh: jax.sharding.Mesh, slots: int, kv_heads: int) -> jax.sharding.PartitionSpec:
+def cache_spec(mesh: jax.sharding.Mesh, slots: int, kv_heads: int) -> jax.sharding.PartitionSpec:
     """Of a layer's keys and values, whose first axes are slots and heads."""
     heads = "tensor" if "tensor" in mesh.axis_names and kv_heads % mesh.shape["tensor"] == 0 else None
     rows: tuple[str, ...] = ()
@@ -164,6 +164,8 @@ class Engine:
       run_seed: seed of all draws.
       mesh: slots are split over all its axes but "tensor", heads over "tensor", where those divide them.
       cache_dtype: precision of keys and values.
+      weight_dtype: "policy": that of the policy's products; "int8": the layers' weights are quantised at each swap. The
+        recorded log-probs are those of the quantised policy, which drew.
       on_swap: what `set_params` does with keys and values of the old weights: "reprefill"
         computes them anew, "stale" keeps them and marks the responses.
     """
@@ -180,6 +182,7 @@ class Engine:
         run_seed: int,
         mesh: jax.sharding.Mesh | None = None,
         cache_dtype: str = "float32",
+        weight_dtype: Literal["policy", "int8"] = "policy",
         on_swap: Literal["reprefill", "stale"] = "reprefill",
     ):
         for name, value, least in (("slots", slots, 1), ("context", context, 2), ("block", block, 1)):
@@ -187,7 +190,10 @@ class Engine:
                 raise ValueError(f"sampler.{name}={value} is too small; use at least {least}.")
         if on_swap not in ("reprefill", "stale"):
             raise ValueError(f"sampler.on_swap={on_swap!r} is unknown; use 'reprefill' or 'stale'.")
+        if weight_dtype not in ("policy", "int8"):
+            raise ValueError(f"sampler.weight_dtype={weight_dtype!r} is unknown; use 'policy' or 'int8'.")
         self.counters = Counters()
+        self._convert = cast_params if weight_dtype == "policy" else jax.jit(quantize_params, static_argnums=1)
         self._model = model
         self._decoder = Decoder(model.config, unrolled=True)
         self._slots = slots
@@ -199,7 +205,7 @@ class Engine:
         self._on_swap = on_swap
         self._sharding = None
         if mesh is not None:
-            self._sharding = jax.sharding.NamedSharding(mesh, _cache_spec(mesh, slots, model.config.num_kv_heads))
+            self._sharding = jax.sharding.NamedSharding(mesh, cache_spec(mesh, slots, model.config.num_kv_heads))
         make = jax.jit(
             lambda: split_layers(init_cache(model.config, slots, context, cache_dtype)), out_shardings=self._sharding
         )
@@ -231,7 +237,7 @@ class Engine:
 
     def set_params(self, params: Any, version: int) -> None:
         """Swaps the weights between two steps; tokens drawn from now on carry `version`."""
-        self._params = cast_params(params, self._model.config.dtype)
+        self._params = self._convert(params, self._model.config.dtype)
         self._version = version
         if self._on_swap == "reprefill":
             for conversation in self._conversations.values():

@@ -61,7 +61,8 @@ def load(folder: str, dtype: str) -> None:
     """Imports, and prints seconds and the peak in bytes."""
     mesh = partitioning.make_mesh()
     jax.block_until_ready(jax.numpy.zeros(8) + 1)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    before = pages * resource.getpagesize()
     start = time.perf_counter()
     lazy, config = open_model(folder, dtype)
     model = Decoder(config)

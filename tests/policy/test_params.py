@@ -16,6 +16,7 @@ from spade_jax.policy import (
     count_params,
     init_params,
     load_params,
+    quantize_params,
     save_params,
 )
 
@@ -40,6 +41,21 @@ def test_active_count_by_hand():
     rest = 10 * 8 + 8 + 2 * (attention + router + 2 * 8)
     assert count_params(shapes) == rest + 2 * 6 * one
     assert count_active_params(shapes, config) == rest + 2 * 2 * one
+
+
+def test_int8_by_hand():
+    config = dataclasses.replace(CONFIG, num_experts=3, experts_per_token=1)
+    params = init_params(Decoder(config), jax.random.key(0))
+    low = quantize_params(params, "bfloat16")
+    mlp, full = low["layers"]["mlp"], np.asarray(params["layers"]["mlp"]["down"])
+    assert mlp["down"].dtype == "int8" and mlp["down_scale"].shape == (2, 3, 1, 8)
+    np.testing.assert_allclose(mlp["down_scale"][1, 2, 0, 5], np.abs(full[1, 2, :, 5]).max() / 127, rtol=1e-6)
+    assert int(np.abs(mlp["down"]).max()) == 127
+    back = np.asarray(mlp["down"], np.float32) * np.asarray(mlp["down_scale"])
+    assert (np.abs(back - full) <= np.asarray(mlp["down_scale"]) * 0.501).all()
+    assert low["layers"]["attention"]["o_scale"].shape == (2, 1, 1, 8)
+    assert mlp["router"].dtype == low["embedding"].dtype == "bfloat16"
+    assert low["layers"]["mlp_norm"]["scale"].dtype == "float32" and "router_scale" not in mlp
 
 
 def test_round_trip(tmp_path, params):
