@@ -115,8 +115,8 @@ def policy(config: ConfigDict, template: chat.ChatTemplate | jinja_chat.JinjaTem
                 params, shape = load_params(path)
         except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
             raise UsageError(
-                f"policy.init={config.policy.init} cannot be read ({error}); use tiny, scratch, or an .npz of weights, "
-                "a Hugging Face folder or a .gguf"
+                f"policy.init={config.policy.init} cannot be read ({error}); use tiny, scratch, smollm2, a Hugging "
+                "Face folder, a .gguf or an .npz of weights"
             ) from error
     spare = shape.vocab_size - template.tokenizer.vocab_size
     if spare < 0 or (spare and not padded):

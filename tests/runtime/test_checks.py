@@ -134,10 +134,13 @@ def test_empty_corpus_folder(tmp_path):
 
 
 def test_mesh_against_the_policy():
-    policy = {"num_heads": 8, "num_kv_heads": 4, "mlp_dim": 96, "vocab_size": 256, "embed_dim": 64}
+    policy = {"num_heads": 8, "num_kv_heads": 4, "mlp_dim": 96, "vocab_size": 256, "embed_dim": 64, "num_experts": 0}
     sizes = {"data": 1, "fsdp": 1, "tensor": 4, "expert": 1}
     check_mesh(sizes, policy)
     with pytest.raises(UsageError, match=r"mesh.tensor=8 does not divide the policy's num_kv_heads=4; use 1, 2 or 4"):
         check_mesh(sizes | {"tensor": 8}, policy)
     with pytest.raises(UsageError, match=r"mesh.fsdp=3 does not divide the policy's embed_dim=64; use 1, 2, 4 or 8"):
         check_mesh(sizes | {"fsdp": 3}, policy)
+    check_mesh(sizes | {"expert": 3}, policy)  # without experts the axis holds rows
+    with pytest.raises(UsageError, match=r"mesh.expert=3 does not divide the policy's num_experts=8; use 1, 2, 4 or 8"):
+        check_mesh(sizes | {"expert": 3}, policy | {"num_experts": 8})
