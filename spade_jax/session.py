@@ -19,7 +19,7 @@ from spade_jax import compose, structs
 from spade_jax.learner import advantage, batch
 from spade_jax.learner import state as state_lib
 from spade_jax.learner import step as step_lib
-from spade_jax.policy import count_params
+from spade_jax.policy import count_active_params
 from spade_jax.runtime import compile_cache, distributed, metrics
 from spade_jax.runtime.checkpoint import Checkpointer
 from spade_jax.runtime.flops import describe_devices
@@ -81,7 +81,7 @@ class Session:
         # Taken before a checkpoint is restored: the reference is the policy the run began with.
         needs_reference = config.learner.kl_coefficient > 0
         self._reference = state_lib.copy_params(self.state.params) if needs_reference else None
-        self.num_params = count_params(self.state.params)
+        self.num_params = count_active_params(self.state.params, self.model.config)
         print(describe_devices(), flush=True)
         keeping = {"keep": config.checkpoint.keep, "keep_period": config.checkpoint.keep_period}
         self._checkpointer = stack.enter_context(Checkpointer(f"{workdir}/checkpoints", **keeping))

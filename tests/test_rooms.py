@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "evals": {"rollout", "sampler", "sandbox", "envs", "tokens", "designer", "runtime.seeds"},
     "reporting": {"designer", "runtime"},
 }  # fmt: skip
-BINARIES = {"train", "evaluate", "warmstart", "report", "check_env", "sandbox_probe"}
+BINARIES = {"train", "evaluate", "warmstart", "report", "check_env", "sandbox_probe", "export", "plan"}
 # These may import every room, and none of them a binary.
 COMPOSITION = BINARIES | {"arena", "compose", "opponents", "session", "spiral"}
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from spade_jax.policy import experts
 from spade_jax.policy.decoder import Decoder
 
 
@@ -92,6 +93,38 @@ def model_logprobs(
       tokens_BxT, positions_BxT: int32[B, T], left-aligned rows.
     """
     hidden_BxTxD, _ = model.apply({"params": params}, tokens_BxT, positions_BxT)
+    return _score(model, params, hidden_BxTxD, tokens_BxT, temperature_B, chunk=chunk, with_entropy=with_entropy)
+
+
+def routed_logprobs(
+    model: Decoder,
+    params: Any,
+    tokens_BxT: jax.Array,
+    positions_BxT: jax.Array,
+    temperature_B: jax.Array | None,
+    counted_BxT: jax.Array,
+    *,
+    chunk: int = 64,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`model_logprobs` of a decoder with experts, and float32[L, 2, E], `experts.load` of the counted tokens."""
+    (hidden_BxTxD, _), left = model.apply(
+        {"params": params}, tokens_BxT, positions_BxT, None, counted_BxT, mutable=[experts.ROUTER]
+    )
+    (load_Lx2xE,) = left[experts.ROUTER]["layers"]["mlp"]["load"]
+    scores = _score(model, params, hidden_BxTxD, tokens_BxT, temperature_B, chunk=chunk, with_entropy=True)
+    return *scores, load_Lx2xE
+
+
+def _score(
+    model: Decoder,
+    params: Any,
+    hidden_BxTxD: jax.Array,
+    tokens_BxT: jax.Array,
+    temperature_B: jax.Array | None,
+    *,
+    chunk: int,
+    with_entropy: bool,
+) -> tuple[jax.Array, jax.Array]:
     return chunked_logprobs(
         lambda h: model.apply({"params": params}, h, method="head"),
         hidden_BxTxD,

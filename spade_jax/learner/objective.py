@@ -87,6 +87,7 @@ class Sums(NamedTuple):
       kl_reference: k3 estimate of KL(pi || pi_ref), 0 without a reference.
       gap: |log pi_old - log mu|. gap_max: its maximum.
       staleness: updates between a row's oldest token and now.
+      router: float32[L, 2, E], the experts' load (`policy.experts.load`); None without experts.
     """
 
     normaliser: jax.Array
@@ -101,10 +102,12 @@ class Sums(NamedTuple):
     gap: jax.Array
     gap_max: jax.Array
     staleness: jax.Array
+    router: jax.Array | None = None
 
     @classmethod
-    def zero(cls) -> Sums:
-        return cls(*(jnp.zeros((), jnp.float32) for _ in cls._fields))
+    def zero(cls, router_shape: tuple[int, ...] | None = None) -> Sums:
+        router = None if router_shape is None else jnp.zeros(router_shape, jnp.float32)
+        return cls(*(jnp.zeros((), jnp.float32) for _ in cls._fields[:-1]), router=router)
 
     def add(self, other: Sums) -> Sums:
         added = jax.tree.map(operator.add, self, other)
@@ -113,7 +116,7 @@ class Sums(NamedTuple):
     def metrics(self) -> dict[str, float]:
         """The means under their TensorBoard tags; for sums that were fetched to the host."""
         tokens, rows = max(float(self.tokens), 1.0), max(float(self.rows), 1.0)
-        return {
+        return self._router_metrics() | {
             "learner/loss": float(self.loss) / max(float(self.normaliser), 1.0),
             "learner/clip_share": float(self.clipped) / tokens,
             "learner/entropy": float(self.entropy) / tokens,
@@ -124,6 +127,18 @@ class Sums(NamedTuple):
             "learner/logp_gap_max": float(self.gap_max),
             "learner/staleness": float(self.staleness) / rows,
             "learner/tokens": float(self.tokens),
+        }
+
+
+    def _router_metrics(self) -> dict[str, float]:
+        """How evenly experts are used: both are 1 where all have the same load, at most E where one has all."""
+        if self.router is None:
+            return {}
+        share_LxE, probability_LxE = (self.router / max(float(self.router[0, 0].sum()), 1.0)).swapaxes(0, 1)
+        count = share_LxE.shape[-1]
+        return {
+            "learner/router_balance": float((share_LxE * probability_LxE).sum(axis=-1).mean()) * count,
+            "learner/router_max_load": float(share_LxE.max()) * count,
         }
 
 

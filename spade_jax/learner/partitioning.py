@@ -18,8 +18,10 @@ from flax import linen as nn
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from spade_jax.policy.weights import LazyParameter
+
 AXES = ("data", "fsdp", "tensor", "expert")
-BATCH_AXES = ("data", "fsdp")
+BATCH_AXES = ("data", "fsdp", "expert")  # experts are spread over devices that hold rows of their own
 
 MeshAxes = str | tuple[str, ...] | None
 Rules = Mapping[str, MeshAxes]
@@ -34,6 +36,7 @@ DEFAULT_RULES: Rules = {
     "mlp": "tensor",
     "vocab": "tensor",
     "experts": "expert",
+    "router": None,
     "layers": None,
     "head_dim": None,
     "length": None,
@@ -159,7 +162,8 @@ def global_copies(mesh: Mesh, tree: Any, shardings: Any = None) -> Any:
     """The same host arrays, held by every process, to global arrays (replicated unless `shardings` says more)."""
 
     def put(x: Any, sharding: NamedSharding) -> jax.Array:
-        x = np.asarray(x)
+        if not isinstance(x, LazyParameter):  # of which each process reads what its devices hold
+            x = np.asarray(x)
         return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 
     if shardings is None:

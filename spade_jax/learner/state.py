@@ -18,6 +18,7 @@ from optax.contrib import MuonDimensionNumbers, muon
 from spade_jax.learner import partitioning
 from spade_jax.policy.decoder import Decoder
 from spade_jax.policy.params import init_params, logical_specs
+from spade_jax.policy.weights import LazyParameter
 
 
 class TrainState(NamedTuple):
@@ -105,9 +106,9 @@ def _matrix_axes(spec: PartitionSpec) -> MuonDimensionNumbers | None:
     """Which axes of a layer's weight are its input and output; None for what is no layer's matrix.
 
     The axis "embed" is one side, whatever else there is the other: queries map embed to (heads, head_dim), the
-    output projection maps them back. Layers are stacked in front and orthogonalised one by one.
+    output projection maps them back. Layers and experts are stacked in front and orthogonalised one by one.
     """
-    axes = [i for i, name in enumerate(spec) if name != "layers"]
+    axes = [i for i, name in enumerate(spec) if name not in ("layers", "experts")]
     if "vocab" in spec or "embed" not in spec or len(axes) < 2:
         return None
     embed = spec.index("embed")
@@ -195,7 +196,8 @@ def init_state(
     """A fresh sharded train state.
 
     Args:
-      params: host arrays of a trained policy to start from (every process passes the same); None draws new ones.
+      params: host arrays of a trained policy to start from (every process passes the same), or parameters that are
+        read when they are indexed; None draws new ones.
 
     Raises:
       ValueError: the tree or a shape of `params` is not this model's.
@@ -216,7 +218,10 @@ def init_state(
             return jax.jit(lambda: build(None), out_shardings=shardings)()
         _check_like(params, shapes)
         on_device = partitioning.global_copies(mesh, params, shardings.params)
-        return jax.jit(build, in_shardings=(shardings.params,), out_shardings=shardings)(on_device)
+        # What was read for this alone is not kept twice.
+        ours = (0,) if all(isinstance(leaf, LazyParameter) for leaf in jax.tree.leaves(params)) else ()
+        make = jax.jit(build, in_shardings=(shardings.params,), out_shardings=shardings, donate_argnums=ours)
+        return make(on_device)
 
 
 def copy_params(params: Any) -> Any:

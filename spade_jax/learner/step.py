@@ -23,9 +23,10 @@ from jax.sharding import Mesh
 
 from spade_jax.learner import partitioning
 from spade_jax.learner.batch import Stack
-from spade_jax.learner.logprobs import model_logprobs
+from spade_jax.learner.logprobs import model_logprobs, routed_logprobs
 from spade_jax.learner.objective import ObjectiveConfig, Sums, policy_loss
 from spade_jax.learner.state import TrainState, abstract_params, param_shardings, state_shardings
+from spade_jax.policy import experts
 from spade_jax.policy.decoder import Decoder
 
 Update = Callable[..., tuple[TrainState, dict[str, float]]]
@@ -40,12 +41,14 @@ class UpdateConfig:
       test shows the two equal and nothing is sampled ahead. The first optimiser step needs neither: there the
       policy still is pi_old.
     chunk: time steps of logits that exist at once.
+    router_balance: weight of `policy.experts.balance_loss`, taken over each micro-batch.
     """
 
     objective: ObjectiveConfig = ObjectiveConfig()
     epochs: int = 1
     trust_behaviour_logp: bool = False
     chunk: int = 64
+    router_balance: float = 0.0
 
 
 def make_update(
@@ -65,6 +68,7 @@ def make_update(
     The update raises:
       FloatingPointError: the loss or the gradient of an optimiser step is not finite; that step is not applied.
     """
+    routed = model.config.num_experts > 0
     grad_shardings = param_shardings(model, mesh, rules)
     full_shardings = state_shardings(model, optimizer, mesh, rules)
     whole, rows = partitioning.replicated(mesh), partitioning.batch_sharding(mesh)
@@ -105,9 +109,14 @@ def make_update(
             batch, old_BxT, reference_BxT = micro_batch((stack.batch, old_MxBxT, reference_MxBxT), i)
 
             def loss_fn(params: Any) -> tuple[jax.Array, Sums]:
-                logp_BxT, entropy_BxT = model_logprobs(
-                    model, params, batch.tokens, batch.positions, batch.temperature, chunk=config.chunk
-                )
+                router, inputs = None, (batch.tokens, batch.positions, batch.temperature)
+                if routed:
+                    counted_BxT = batch.loss_mask & (batch.weight > 0)[:, None]
+                    logp_BxT, entropy_BxT, router = routed_logprobs(
+                        model, params, *inputs, counted_BxT, chunk=config.chunk
+                    )
+                else:
+                    logp_BxT, entropy_BxT = model_logprobs(model, params, *inputs, chunk=config.chunk)
                 sums = policy_loss(
                     logp_BxT,
                     entropy_BxT,
@@ -117,7 +126,11 @@ def make_update(
                     step=state.step,
                     reference_logp_BxT=reference_BxT,
                 )
-                return sums.loss, sums
+                if not routed:
+                    return sums.loss, sums
+                # The gradient is divided by the normaliser in the end; so weighted, this loss is a mean, too.
+                balance = config.router_balance * experts.balance_loss(router) * sums.normaliser
+                return sums.loss + balance, sums._replace(router=router)
 
             grads, sums = jax.grad(loss_fn, has_aux=True)(state.params)
             return jax.tree.map(jnp.add, carry[0], grads), carry[1].add(sums)
@@ -126,7 +139,8 @@ def make_update(
 
     @functools.partial(jax.jit, out_shardings=(grad_shardings, whole))
     def empty() -> tuple[Any, Sums]:
-        return jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float32), abstract_params(model)), Sums.zero()
+        shape = (model.config.num_layers, 2, model.config.num_experts) if routed else None
+        return jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float32), abstract_params(model)), Sums.zero(shape)
 
     @functools.partial(jax.jit, out_shardings=whole)
     def measure(carry: tuple[Any, Sums]) -> tuple[jax.Array, Sums]:
@@ -182,7 +196,8 @@ def make_update(
                     history.append((float(grad_norm), sums))
                     state = apply(state, carry)
             state = advance(state)
-        metrics = functools.reduce(Sums.add, (sums for _, sums in history), Sums.zero()).metrics()
+        total = functools.reduce(Sums.add, (sums for _, sums in history)) if history else Sums.zero()
+        metrics = total.metrics()
         if config.trust_behaviour_logp and history:
             # Later steps compare the sampler's log-probs with themselves.
             metrics["learner/logp_gap_mean"] = history[0][1].metrics()["learner/logp_gap_mean"]

@@ -5,10 +5,12 @@ from spade_jax.policy.config import DecoderConfig
 from spade_jax.policy.decoder import Decoder
 from spade_jax.policy.params import (
     cast_params,
+    count_active_params,
     count_params,
     init_params,
     load_params,
     logical_specs,
+    quantize_params,
     save_params,
     unrolled_params,
 )
@@ -18,12 +20,14 @@ __all__ = [
     "DecoderConfig",
     "KVCache",
     "cast_params",
+    "count_active_params",
     "count_params",
     "init_cache",
     "init_params",
     "join_layers",
     "load_params",
     "logical_specs",
+    "quantize_params",
     "save_params",
     "split_layers",
     "unrolled_params",

@@ -1,6 +1,7 @@
 """The policy network: a pre-norm decoder with rotary grouped-query attention and a gated MLP.
 
-One forward pass serves training (no cache) and sampling (with a cache).
+One forward pass serves training (no cache) and sampling (with a cache). `DecoderConfig` turns it into the decoders of
+the Llama, Mistral, Qwen and Gemma families; its defaults are the plain one.
 
 Axis legend: B rows, T tokens, D residual width, H query heads, K key/value
 heads, G = H/K, N heads of either kind, F MLP width, V vocabulary, L layers.
@@ -14,9 +15,13 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from spade_jax.policy.attention import apply_rope, cached_attention, causal_attention, rope_table
+from spade_jax.policy import experts
+from spade_jax.policy.attention import Local, Scores, cached_attention, causal_attention, fused_attention
 from spade_jax.policy.cache import KVCache, write
 from spade_jax.policy.config import DecoderConfig
+from spade_jax.policy.rope import Table, apply_rope, pick_table, rope_tables
+
+SCALE = "_scale"  # at the end of the name of what multiplies a quantised weight
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -47,23 +52,44 @@ product.defvjp(_product_forward, _product_backward)
 
 
 def _param(module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str, ...], std: float) -> jax.Array:
-    """A weight with logical axis names, in the precision of the products."""
+    """A weight with logical axis names, in the precision of the products; see `params.quantize_params`."""
     config = module.config
     init = nn.with_logical_partitioning(nn.initializers.normal(std), axes)
-    return module.param(name, init, shape, config.param_dtype).astype(config.dtype)
+    weight = module.param(name, init, shape, config.param_dtype).astype(config.dtype)
+    if module.has_variable("params", name + SCALE):
+        weight = weight * module.get_variable("params", name + SCALE).astype(config.dtype)
+    return weight
+
+
+def _bias(module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str, ...]) -> jax.Array:
+    """A bias of zeros; it is added to float32 sums."""
+    init = nn.with_logical_partitioning(nn.initializers.zeros, axes)
+    return module.param(name, init, shape, module.config.param_dtype).astype(jnp.float32)
 
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * scale over the last axis, in float32 (Zhang & Sennrich 2019)."""
+    """x / sqrt(mean(x^2) + eps) * scale over the last axis, in float32 (Zhang & Sennrich 2019).
+
+    Attributes:
+      eps: added to the mean square.
+      plus_one: multiply by 1 + scale.
+    """
 
     eps: float
+    plus_one: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        init = nn.with_logical_partitioning(nn.initializers.ones, ("norm",))
+        start = nn.initializers.zeros if self.plus_one else nn.initializers.ones
+        init = nn.with_logical_partitioning(start, ("norm",))
         scale = self.param("scale", init, x.shape[-1:], jnp.float32)
+        scale = scale + 1 if self.plus_one else scale
         x = x.astype(jnp.float32)
         return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.eps) * scale
+
+
+def _norm(config: DecoderConfig, name: str | None = None) -> RMSNorm:
+    return RMSNorm(config.norm_eps, config.norm_plus_one, name=name)
 
 
 class Attention(nn.Module):
@@ -72,8 +98,9 @@ class Attention(nn.Module):
     config: DecoderConfig
 
     @nn.compact
-    def __call__(self, x_BxTxD, positions_BxT, rope, cache: KVCache | None):
+    def __call__(self, x_BxTxD, positions_BxT, rope: Table, cache: KVCache | None, local: Local):
         c = self.config
+        rule = Scores(c.query_scale, c.attention_softcap, c.sliding_window)
         in_std = c.embed_dim**-0.5
         out_std = (2 * c.num_layers * c.num_heads * c.head_dim) ** -0.5
         wq = _param(self, "q", (c.embed_dim, c.num_heads, c.head_dim), ("embed", "heads", "head_dim"), in_std)
@@ -83,26 +110,35 @@ class Attention(nn.Module):
 
         q = product("btd,dnh->btnh", x_BxTxD, wq)
         k = product("btd,dnh->btnh", x_BxTxD, wk)
-        v = product("btd,dnh->btnh", x_BxTxD, wv).astype(c.dtype)
+        v = product("btd,dnh->btnh", x_BxTxD, wv)
+        if c.qkv_bias:
+            q = q + _bias(self, "q_bias", (c.num_heads, c.head_dim), ("heads", "head_dim"))
+            k = k + _bias(self, "k_bias", (c.num_kv_heads, c.head_dim), ("kv_heads", "head_dim"))
+            v = v + _bias(self, "v_bias", (c.num_kv_heads, c.head_dim), ("kv_heads", "head_dim"))
+        v = v.astype(c.dtype)
         q = nn.with_logical_constraint(q, ("batch", "length", "heads", None))
         k = nn.with_logical_constraint(k, ("batch", "length", "kv_heads", None))
         if c.qk_norm:
-            q = RMSNorm(c.norm_eps, name="q_norm")(q)
-            k = RMSNorm(c.norm_eps, name="k_norm")(k)
+            q = _norm(c, "q_norm")(q)
+            k = _norm(c, "k_norm")(k)
         q = apply_rope(q, rope).astype(c.dtype)
         k = apply_rope(k, rope).astype(c.dtype)
         q = q.reshape(*q.shape[:2], c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim)
         if cache is None:
-            out = causal_attention(q, k, v)
+            attend = fused_attention if c.attention == "cudnn" else causal_attention
+            out = attend(q, k, v, rule, local)
         else:
             cache = write(cache, k, v, positions_BxT)
-            out = cached_attention(q, cache, positions_BxT)
+            out = cached_attention(q, cache, positions_BxT, rule, local)
         out = out.reshape(*out.shape[:2], c.num_heads, c.head_dim).astype(c.dtype)
-        return product("btnh,nhd->btd", out, wo), cache
+        out = product("btnh,nhd->btd", out, wo)
+        if c.output_bias:
+            out = out + _bias(self, "o_bias", (c.embed_dim,), ("embed",))
+        return out, cache
 
 
 class MLP(nn.Module):
-    """Gated MLP: (silu(x W_gate) * x W_up) W_down (SwiGLU, Shazeer 2020, arXiv:2002.05202)."""
+    """Gated MLP: (act(x W_gate) * x W_up) W_down (SwiGLU, GeGLU; Shazeer 2020, arXiv:2002.05202)."""
 
     config: DecoderConfig
 
@@ -112,26 +148,61 @@ class MLP(nn.Module):
         gate = _param(self, "gate", (c.embed_dim, c.mlp_dim), ("embed", "mlp"), c.embed_dim**-0.5)
         up = _param(self, "up", (c.embed_dim, c.mlp_dim), ("embed", "mlp"), c.embed_dim**-0.5)
         down = _param(self, "down", (c.mlp_dim, c.embed_dim), ("mlp", "embed"), (2 * c.num_layers * c.mlp_dim) ** -0.5)
-        hidden = jax.nn.silu(product("btd,df->btf", x_BxTxD, gate)) * product("btd,df->btf", x_BxTxD, up)
+
+        def wide(w, name):
+            out = product("btd,df->btf", x_BxTxD, w)
+            return out + _bias(self, name, (c.mlp_dim,), ("mlp",)) if c.mlp_bias else out
+
+        hidden = experts.activation(c.activation)(wide(gate, "gate_bias")) * wide(up, "up_bias")
         hidden = nn.with_logical_constraint(hidden.astype(c.dtype), ("batch", "length", "mlp"))
-        return product("btf,fd->btd", hidden, down)
+        out = product("btf,fd->btd", hidden, down)
+        return out + _bias(self, "down_bias", (c.embed_dim,), ("embed",)) if c.mlp_bias else out
 
 
-class Block(nn.Module):
-    """One layer: x += attention(norm(x)); x += mlp(norm(x)). The residual stream is float32."""
+class Experts(nn.Module):
+    """A gated MLP per expert, of which every token uses the few that its router finds most probable.
+
+    Each layer leaves its load (see `experts.load`) in the collection `experts.ROUTER`, where that is mutable.
+    """
 
     config: DecoderConfig
 
     @nn.compact
-    def __call__(self, x_BxTxD, cache: KVCache | None, positions_BxT, rope):
+    def __call__(self, x_BxTxD, counted_BxT: jax.Array | None):
         c = self.config
+        wide, std = (c.num_experts, c.embed_dim, c.mlp_dim), c.embed_dim**-0.5
+        router = _param(self, "router", (c.embed_dim, c.num_experts), ("embed", "router"), std)
+        gate = _param(self, "gate", wide, ("experts", "embed", "mlp"), std)
+        up = _param(self, "up", wide, ("experts", "embed", "mlp"), std)
+        out_std = (2 * c.num_layers * c.mlp_dim) ** -0.5
+        down = _param(self, "down", (wide[0], wide[2], wide[1]), ("experts", "mlp", "embed"), out_std)
+        logits = product("btd,de->bte", x_BxTxD, router)
+        probability, weight, expert = experts.route(logits, c.experts_per_token, c.normalised_router)
+        if self.is_mutable_collection(experts.ROUTER) and not self.is_initializing():
+            self.sow(experts.ROUTER, "load", experts.load(probability, expert, counted_BxT))
+        return experts.mix(experts.activation(c.activation), gate, up, down, x_BxTxD, weight, expert)
+
+
+class Block(nn.Module):
+    """One layer: x += attention(norm(x)); x += mlp(norm(x)). The residual stream is float32.
+
+    With `sandwich_norm` what is added is normalised once more.
+    """
+
+    config: DecoderConfig
+
+    @nn.compact
+    def __call__(self, x_BxTxD, cache: KVCache | None, positions_BxT, tables, counted_BxT, local: Local | None):
+        c = self.config
+        local = c.is_local(0) if local is None else local  # None: all layers are of one kind
         with jax.named_scope("attention"):
-            h = RMSNorm(c.norm_eps, name="attention_norm")(x_BxTxD).astype(c.dtype)
-            h, cache = Attention(c, name="attention")(h, positions_BxT, rope, cache)
-            x_BxTxD = x_BxTxD + h
+            h = _norm(c, "attention_norm")(x_BxTxD).astype(c.dtype)
+            h, cache = Attention(c, name="attention")(h, positions_BxT, pick_table(tables, local), cache, local)
+            x_BxTxD = x_BxTxD + (_norm(c, "attention_post_norm")(h) if c.sandwich_norm else h)
         with jax.named_scope("mlp"):
-            h = RMSNorm(c.norm_eps, name="mlp_norm")(x_BxTxD).astype(c.dtype)
-            x_BxTxD = x_BxTxD + MLP(c, name="mlp")(h)
+            h = _norm(c, "mlp_norm")(x_BxTxD).astype(c.dtype)
+            h = Experts(c, name="mlp")(h, counted_BxT) if c.num_experts else MLP(c, name="mlp")(h)
+            x_BxTxD = x_BxTxD + (_norm(c, "mlp_post_norm")(h) if c.sandwich_norm else h)
         return nn.with_logical_constraint(x_BxTxD, ("batch", "length", None)), cache
 
 
@@ -157,7 +228,7 @@ class Decoder(nn.Module):
         if not c.tied_head:
             shape = (c.vocab_size, c.embed_dim)
             self.head_kernel = _param(self, "head_kernel", shape, ("vocab", "embed"), c.embed_dim**-0.5)
-        self.final_norm = RMSNorm(c.norm_eps)
+        self.final_norm = _norm(c)
         if self.unrolled:
             self.layers = [Block(c) for _ in range(c.num_layers)]
             return
@@ -165,14 +236,20 @@ class Decoder(nn.Module):
         block = nn.remat(Block, prevent_cse=False) if c.remat else Block
         self.layers = nn.scan(
             block,
-            variable_axes={"params": 0},
+            variable_axes={"params": 0, experts.ROUTER: 0},
             split_rngs={"params": True},
-            in_axes=(0, nn.broadcast, nn.broadcast),
+            in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast, 0 if c.mixed_layers else nn.broadcast),
             length=c.num_layers,
             metadata_params={nn.PARTITION_NAME: "layers"},
         )(c)
 
-    def __call__(self, tokens_BxT, positions_BxT, cache: KVCache | tuple[KVCache, ...] | None = None):
+    def __call__(
+        self,
+        tokens_BxT,
+        positions_BxT,
+        cache: KVCache | tuple[KVCache, ...] | None = None,
+        counted_BxT: jax.Array | None = None,
+    ):
         """Runs the network up to and including the final norm.
 
         Args:
@@ -182,6 +259,7 @@ class Decoder(nn.Module):
             writes nothing and whose output is meaningless.
           cache: keys and values of earlier tokens (row b continues slot b), one per
             layer if unrolled; or None to attend causally within the T tokens only.
+          counted_BxT: bool[B, T], tokens that count in the experts' load; None counts all.
 
         Returns:
           (float32[B, T, D] hidden states for `head`, the cache with the new tokens or None).
@@ -189,18 +267,22 @@ class Decoder(nn.Module):
         c = self.config
         with jax.named_scope("embed"):
             x_BxTxD = self.embedding[tokens_BxT].astype(jnp.float32)
+            if c.embedding_scale != 1.0:
+                x_BxTxD = x_BxTxD * c.embedding_scale
             x_BxTxD = nn.with_logical_constraint(x_BxTxD, ("batch", "length", None))
-            rope = rope_table(positions_BxT, c.head_dim, c.rope_theta)
+            tables = rope_tables(c, positions_BxT)
         with jax.named_scope("layers"):
             if self.unrolled:
                 caches = cache if cache is not None else (None,) * c.num_layers
                 done = []
-                for layer, layer_cache in zip(self.layers, caches, strict=True):
-                    x_BxTxD, layer_cache = layer(x_BxTxD, layer_cache, positions_BxT, rope)
+                for i, (layer, layer_cache) in enumerate(zip(self.layers, caches, strict=True)):
+                    shared = positions_BxT, tables, counted_BxT
+                    x_BxTxD, layer_cache = layer(x_BxTxD, layer_cache, *shared, c.is_local(i))
                     done.append(layer_cache)
                 cache = None if cache is None else tuple(done)
             else:
-                x_BxTxD, cache = self.layers(x_BxTxD, cache, positions_BxT, rope)
+                local = jnp.array(c.local_layers) if c.mixed_layers else None
+                x_BxTxD, cache = self.layers(x_BxTxD, cache, positions_BxT, tables, counted_BxT, local)
         with jax.named_scope("final_norm"):
             return self.final_norm(x_BxTxD), cache
 
@@ -210,4 +292,6 @@ class Decoder(nn.Module):
         with jax.named_scope("head"):
             lead = "xyzw"[: hidden.ndim - 1]
             # An einsum on the embedding, not on its transpose: XLA:CPU cannot run that transpose's bf16 gradient.
-            return product(f"{lead}d,vd->{lead}v", hidden.astype(self.config.dtype), weight_VxD)
+            logits = product(f"{lead}d,vd->{lead}v", hidden.astype(self.config.dtype), weight_VxD)
+            cap = self.config.logit_softcap
+            return jnp.tanh(logits / cap) * cap if cap else logits

@@ -20,8 +20,10 @@ from flax import linen as nn
 from flax import traverse_util
 
 from spade_jax.policy.config import DecoderConfig
-from spade_jax.policy.decoder import Decoder
+from spade_jax.policy.decoder import SCALE, Decoder
 
+# The axes that a product sums over, of the weights that are worth quantising.
+_INPUTS = {"q": -3, "k": -3, "v": -3, "o": (-3, -2), "gate": -2, "up": -2, "down": -2}
 _CONFIG_KEY = "config.json"
 
 
@@ -54,8 +56,40 @@ def cast_params(params: dict[str, Any], dtype: str) -> dict[str, Any]:
     )
 
 
+def quantize_params(params: dict[str, Any], dtype: str) -> dict[str, Any]:
+    """Weights of the layers' products in int8, for sampling: half of bfloat16's bytes, for which decoding waits.
+
+    Each is divided by its largest magnitude per output channel (and layer, and expert) and rounded to 127 steps on
+    either side. The divisors are parameters of their own; embedding, head, router, norms and biases stay as
+    `cast_params` makes them.
+
+    Args:
+      params: of the scanned decoder.
+      dtype: precision of the products.
+    """
+    layers = {}
+    for path, weight in traverse_util.flatten_dict(params["layers"]).items():
+        inputs = _INPUTS.get(path[-1])
+        if path[0] not in ("attention", "mlp") or inputs is None:
+            layers[path] = weight if path[-1] == "scale" else weight.astype(dtype)
+            continue
+        scale = jnp.max(jnp.abs(weight), axis=inputs, keepdims=True) / 127
+        layers[path] = jnp.round(weight / jnp.maximum(scale, 1e-30)).astype(jnp.int8)
+        layers[*path[:-1], path[-1] + SCALE] = scale
+    rest = {name: value for name, value in params.items() if name != "layers"}
+    return cast_params(rest, dtype) | {"layers": traverse_util.unflatten_dict(layers)}
+
+
 def count_params(params: Any) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def count_active_params(params: Any, config: DecoderConfig) -> int:
+    """Parameters that a token meets: of all experts' only those of the few that it goes through."""
+    if not config.num_experts:
+        return count_params(params)
+    experts = count_params([params["layers"]["mlp"][name] for name in ("gate", "up", "down")])
+    return count_params(params) - experts + experts * config.experts_per_token // config.num_experts
 
 
 def save_params(path: str | Path, params: Any, config: DecoderConfig, storage: str = "float32") -> None:

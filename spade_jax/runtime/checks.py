@@ -17,6 +17,8 @@ from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.presets import GATE_CHECKS, get_key
 from spade_jax.runtime.profiling import parse_steps
 
+EMBEDDED = ("tiny", "spiral")  # the policies that come with the package, and their tokenizers
+POLICIES = (*EMBEDDED, "smollm2", "scratch")  # what policy.init may be beside a path
 NOVEL_TIERS = ("source", "tree", "shingles", "behaviour")
 # By kind of program, what the designer's prompts and the bundled families know.
 SKILLS = {
@@ -42,7 +44,6 @@ SKILLS = {
     ),
 }
 
-EMBEDDED = ("tiny", "spiral")  # the policies that come with the package, and their tokenizers
 
 # Options of two-player games that are words.
 KUHN_PAYOFFS = ("winner", "margin")
@@ -53,7 +54,11 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "method.algorithm": ("spade", "spiral"),
     "method.regret_scale": ("adaptive", "fixed"),
     "policy.dtype": ("float32", "bfloat16"),
+    "policy.attention": ("auto", "xla", "cudnn"),
+    "policy.architecture.activation": ("silu", "gelu_tanh"),
+    "policy.architecture.rope_scaling.kind": ("none", "linear", "llama3", "yarn"),
     "sampler.cache_dtype": ("float32", "bfloat16"),
+    "sampler.weight_dtype": ("policy", "int8"),
     "rollout.environments": ("designer", "bundled"),
     "rollout.kind": ("game", "tool"),
     "selfplay.context": ("turn", "conversation"),
@@ -90,6 +95,16 @@ _RANGES: dict[str, tuple[float, float]] = {
     "policy.architecture.mlp_dim": (1, math.inf),
     "policy.architecture.rope_theta": (1, math.inf),
     "policy.architecture.norm_eps": (1e-12, 1),
+    "policy.architecture.query_scale": (0, math.inf),
+    "policy.architecture.attention_softcap": (0, math.inf),
+    "policy.architecture.logit_softcap": (0, math.inf),
+    "policy.architecture.sliding_window": (0, math.inf),
+    "policy.architecture.local_rope_theta": (0, math.inf),
+    "policy.architecture.embedding_scale": (1e-6, math.inf),
+    "policy.architecture.num_experts": (0, math.inf),
+    "policy.architecture.experts_per_token": (0, math.inf),
+    "policy.architecture.rope_scaling.factor": (1, math.inf),
+    "policy.architecture.rope_scaling.original_context": (0, math.inf),
     "sampler.slots": (1, math.inf),
     "sampler.context": (2, math.inf),
     "sampler.block": (1, math.inf),
@@ -156,6 +171,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "learner.clip_high": (0, math.inf),
     "learner.tis_cap": (1, math.inf),
     "learner.kl_coefficient": (0, math.inf),
+    "learner.router_balance": (0, math.inf),
     "learner.max_staleness": (0, math.inf),
     "learner.optimizer_steps": (1, math.inf),
     "learner.micro_batch_tokens": (1, math.inf),
@@ -425,20 +441,31 @@ def _check_paths(config: ConfigDict) -> None:
             )
         if kind == "folder" and not os.listdir(name):
             raise UsageError(f"corpus.path={_cut(name)} is an empty folder; put text files into it")
-    if config.policy.init not in (*EMBEDDED, "scratch") and (kind := _kind_of(config.policy.init)) != "file":
+    init, tokenizer = config.policy.init, config.tokens.tokenizer
+    if init not in POLICIES and (kind := _kind_of(init, "config.json")) not in ("file", "folder"):
         raise UsageError(
-            f"policy.init={_cut(config.policy.init)} {_no_file(kind)}; give the path of an .npz, 'tiny' or 'spiral' "
-            "for an embedded warm start, or 'scratch'"
+            f"policy.init={_cut(init)} {kind}; give a Hugging Face folder, the path of a .gguf or an .npz, 'tiny' or "
+            "'spiral' for an embedded warm start, or 'scratch'"
         )
-    if config.tokens.tokenizer not in EMBEDDED and (kind := _kind_of(config.tokens.tokenizer)) != "file":
+    if tokenizer == "policy":
+        if init in (*EMBEDDED, "scratch") or init.endswith(".npz"):
+            raise UsageError(
+                f"tokens.tokenizer=policy, but policy.init={_cut(init)} brings no tokenizer; give 'tiny' or a path"
+            )
+    elif tokenizer not in EMBEDDED and (kind := _kind_of(tokenizer, "tokenizer.json")) not in ("file", "folder"):
         raise UsageError(
-            f"tokens.tokenizer={_cut(config.tokens.tokenizer)} {_no_file(kind)}; give the path of a SentencePiece "
-            ".model, 'tiny' or 'spiral'"
+            f"tokens.tokenizer={_cut(tokenizer)} {kind}; give the path of a SentencePiece .model or a .gguf, a folder "
+            "with tokenizer.json, 'policy' for what comes with policy.init, 'tiny' or 'spiral'"
         )
 
 
-def _kind_of(name: str) -> str:
-    """ "file", "folder", or what is wrong with a path, as the rest of a sentence."""
+def _kind_of(name: str, inside: str = "") -> str:
+    """ "file", "folder", or what is wrong with a path, as the rest of a sentence.
+
+    Args:
+      name: the path.
+      inside: a file that a folder must hold.
+    """
     try:
         mode = os.stat(name).st_mode
         readable = os.access(name, os.R_OK | os.X_OK if stat.S_ISDIR(mode) else os.R_OK)
@@ -451,12 +478,8 @@ def _kind_of(name: str) -> str:
     if not readable:
         return "may not be read"
     if stat.S_ISDIR(mode):
-        return "folder"
+        return "folder" if os.path.exists(os.path.join(name, inside)) else f"is a folder without {inside}"
     return "file" if stat.S_ISREG(mode) else "is neither a file nor a folder"
-
-
-def _no_file(kind: str) -> str:
-    return "is a folder, not a file" if kind == "folder" else kind
 
 
 def check_cache(config: ConfigDict, needed: int, available: int) -> None:
@@ -482,13 +505,19 @@ def check_mesh(sizes: dict[str, int], dimensions: dict[str, int]) -> None:
 
     Args:
       sizes: of the mesh axes.
-      dimensions: the policy's num_heads, num_kv_heads, mlp_dim, vocab_size and embed_dim.
+      dimensions: the policy's num_heads, num_kv_heads, mlp_dim, vocab_size, embed_dim and num_experts.
 
     Raises:
       UsageError: a dimension that its mesh axis does not divide.
     """
-    for axis, names in (("tensor", ("num_heads", "num_kv_heads", "mlp_dim", "vocab_size")), ("fsdp", ("embed_dim",))):
+    for axis, names in (
+        ("tensor", ("num_heads", "num_kv_heads", "mlp_dim", "vocab_size")),
+        ("fsdp", ("embed_dim",)),
+        ("expert", ("num_experts",)),
+    ):
         for name in names:
+            if name == "num_experts" and not dimensions[name]:
+                continue  # then the axis holds rows only
             if dimensions[name] % sizes[axis]:
                 common = math.gcd(*(dimensions[n] for n in names))
                 usable = [str(d) for d in range(1, common + 1) if common % d == 0 and d <= 4 * sizes[axis]]

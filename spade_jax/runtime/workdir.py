@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from spade_jax.runtime.errors import UsageError
 
 CONFIG_FILE = "config.json"
@@ -33,6 +35,7 @@ EVALUATION = (
     "sampler.agent.",
     "sampler.context",
     "sampler.cache_dtype",
+    "sampler.weight_dtype",
     "rollout.max_turns",
     "rollout.kind",
     "rollout.skills",  # whose families are in the probe
@@ -151,6 +154,18 @@ def compare_evaluation(workdir: str | os.PathLike[str], config: Any) -> list[str
             "config, or pass --config.run.allow_config_change=true to measure it under this one"
         )
     return differences
+
+
+def read_config(workdir: str | os.PathLike[str]) -> ConfigDict:
+    """The resolved config of a run.
+
+    Raises:
+      UsageError: the workdir holds none, or a damaged one.
+    """
+    config = _read_config(workdir)
+    if config is None:
+        raise UsageError(f"{workdir} holds no {CONFIG_FILE}; name the workdir of a run")
+    return ConfigDict(config)
 
 
 def write_config(workdir: str | os.PathLike[str], config: Any) -> None:

@@ -12,13 +12,14 @@ import contextlib
 import dataclasses
 import hashlib
 import heapq
+import math
 import time
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
-from spade_jax.policy import Decoder, cast_params, init_cache, split_layers
+from spade_jax.policy import Decoder, cast_params, init_cache, quantize_params, split_layers
 from spade_jax.sampler.decode import SlotState, copy_rows, decode_block, prefill
 from spade_jax.sampler.sampling import SamplingConfig, pack
 
@@ -26,6 +27,7 @@ from spade_jax.sampler.sampling import SamplingConfig, pack
 # because padding costs as much as tokens. Long prompts go through in several chunks, many rows in several calls.
 _CHUNKS = (16, 64, 256)
 _ROWS = (4, 8, 32)
+_MAX_SCORES = 1 << 29  # rows x chunk x heads x window of one call: at most 2 GiB of attention scores
 _MIN_WINDOW = 256
 _MIN_DECODE = 8  # rows below which a decode step gets no cheaper
 _MIN_SHARED = 16  # a shorter common prefix is cheaper to compute than to copy
@@ -128,6 +130,16 @@ def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
     return int(differs[0]) if differs.size else n
 
 
+def cache_spec(mesh: jax.sharding.Mesh, slots: int, kv_heads: int) -> jax.sharding.PartitionSpec:
+    """Of a layer's keys and values, whose first axes are slots and heads."""
+    heads = "tensor" if "tensor" in mesh.axis_names and kv_heads % mesh.shape["tensor"] == 0 else None
+    rows: tuple[str, ...] = ()
+    for axis in mesh.axis_names:  # as many as divide the slots
+        if axis != "tensor" and slots % (math.prod(mesh.shape[a] for a in rows) * mesh.shape[axis]) == 0:
+            rows = (*rows, axis)
+    return jax.sharding.PartitionSpec(rows or None, heads)
+
+
 def _bucket(value: int, sizes: tuple[int, ...]) -> int:
     """The largest size that `value` fills by more than half, or the smallest there is."""
     return max((size for size in sizes if value > size // 2), default=sizes[0])
@@ -150,8 +162,10 @@ class Engine:
       block: tokens drawn per slot and step.
       stop_token: id that ends a response.
       run_seed: seed of all draws.
-      mesh: slots are split over its "data" axis where that divides them.
+      mesh: slots are split over all its axes but "tensor", heads over "tensor", where those divide them.
       cache_dtype: precision of keys and values.
+      weight_dtype: "policy": that of the policy's products; "int8": the layers' weights are quantised at each swap. The
+        recorded log-probs are those of the quantised policy, which drew.
       on_swap: what `set_params` does with keys and values of the old weights: "reprefill"
         computes them anew, "stale" keeps them and marks the responses.
     """
@@ -168,6 +182,7 @@ class Engine:
         run_seed: int,
         mesh: jax.sharding.Mesh | None = None,
         cache_dtype: str = "float32",
+        weight_dtype: Literal["policy", "int8"] = "policy",
         on_swap: Literal["reprefill", "stale"] = "reprefill",
     ):
         for name, value, least in (("slots", slots, 1), ("context", context, 2), ("block", block, 1)):
@@ -175,7 +190,10 @@ class Engine:
                 raise ValueError(f"sampler.{name}={value} is too small; use at least {least}.")
         if on_swap not in ("reprefill", "stale"):
             raise ValueError(f"sampler.on_swap={on_swap!r} is unknown; use 'reprefill' or 'stale'.")
+        if weight_dtype not in ("policy", "int8"):
+            raise ValueError(f"sampler.weight_dtype={weight_dtype!r} is unknown; use 'policy' or 'int8'.")
         self.counters = Counters()
+        self._convert = cast_params if weight_dtype == "policy" else jax.jit(quantize_params, static_argnums=1)
         self._model = model
         self._decoder = Decoder(model.config, unrolled=True)
         self._slots = slots
@@ -186,12 +204,14 @@ class Engine:
         self._mesh = mesh
         self._on_swap = on_swap
         self._sharding = None
-        split = mesh is not None and "data" in mesh.axis_names and slots % mesh.shape["data"] == 0
+        split = 1  # devices that share the slots
         if mesh is not None:
-            self._sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data" if split else None))
+            spec = cache_spec(mesh, slots, model.config.num_kv_heads)
+            split = math.prod(mesh.shape[axis] for axis in spec[0] or ())
+            self._sharding = jax.sharding.NamedSharding(mesh, spec)
         # Rows of a decode call: all slots, half of them, and so on, so that a few busy ones cost little.
         # Slots that are split over devices stay where they are.
-        halvings = 1 if split and mesh.shape["data"] > 1 else slots.bit_length()
+        halvings = slots.bit_length() if split == 1 else 1
         self._decode_rows = [slots] + [n for i in range(1, halvings) if (n := -(-slots >> i)) >= _MIN_DECODE]
         make = jax.jit(
             lambda: split_layers(init_cache(model.config, slots, context, cache_dtype)), out_shardings=self._sharding
@@ -224,7 +244,7 @@ class Engine:
 
     def set_params(self, params: Any, version: int) -> None:
         """Swaps the weights between two steps; tokens drawn from now on carry `version`."""
-        self._params = cast_params(params, self._model.config.dtype)
+        self._params = self._convert(params, self._model.config.dtype)
         self._version = version
         if self._on_swap == "reprefill":
             for conversation in self._conversations.values():
@@ -364,8 +384,11 @@ class Engine:
             for c in todo:
                 by_chunk[_bucket(c.pending, _CHUNKS)].append(c)
             for chunk, rows in sorted(by_chunk.items()):
+                window = self._window(max(c.cached + min(c.pending, chunk) for c in rows))
+                scores = chunk * self._model.config.num_heads * window
+                sizes = tuple(size for size in _ROWS if size * scores <= _MAX_SCORES) or _ROWS[:1]
                 while rows:
-                    count = _bucket(len(rows), _ROWS)
+                    count = _bucket(len(rows), sizes)
                     self._compute_chunk(rows[:count], count, chunk)
                     rows = rows[count:]
 

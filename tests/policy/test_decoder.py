@@ -25,8 +25,9 @@ from spade_jax.policy import (
     split_layers,
     unrolled_params,
 )
-from spade_jax.policy.attention import apply_rope, causal_attention, rope_table
+from spade_jax.policy.attention import Scores, causal_attention, fused_attention
 from spade_jax.policy.decoder import RMSNorm, product
+from spade_jax.policy.rope import apply_rope, rope_table
 
 TINY = DecoderConfig(
     vocab_size=40, embed_dim=24, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=6, mlp_dim=32
@@ -153,6 +154,21 @@ def test_attention_in_chunks_equals_attention_at_once():
     np.testing.assert_allclose(causal_attention(q, k, v), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("local", [False, True, "traced"])
+def test_the_fused_kernel_is_asked_for_the_same(local):
+    """By its XLA implementation; which kernel runs is all that another one changes."""
+    B, T, K, G, D = 2, 70, 2, 2, 8
+    q, k, v = (jax.random.normal(jax.random.key(i), s) for i, s in enumerate(((B, T, K, G, D), *[(B, T, K, D)] * 2)))
+    rule = Scores(scale=0.3, window=5)
+    for value in (True, False) if local == "traced" else (local,):
+        asked = jnp.array(value) if local == "traced" else value
+        run = functools.partial(fused_attention, q, k, v, rule, implementation="xla")
+        out = (jax.jit(run) if local == "traced" else run)(asked)
+        np.testing.assert_allclose(out, causal_attention(q, k, v, rule, value), atol=1e-5)
+    with pytest.raises(ValueError, match="attention=cudnn has no soft cap and no float32"):
+        dataclasses.replace(TINY, attention="cudnn")
+
+
 def test_rope_by_hand():
     table = rope_table(jnp.array([[0, 2]]), head_dim=4, theta=100.0)  # frequencies 1 and 1/10
     x = jnp.tile(jnp.array([1.0, 0.0, 0.0, 1.0]), (1, 2, 1, 1))
@@ -275,4 +291,4 @@ def test_eight_devices_give_the_same_logits_and_samples():
     result = json.loads(run.stdout.splitlines()[-1])
     assert result["logits"] < 1e-5 and result["logp"] < 1e-5
     assert result["same"]
-    assert result["slots_per_device"] == 2
+    assert result["slots_per_device"] == 1  # 4 slots over data 2 and fsdp 2

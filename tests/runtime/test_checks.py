@@ -82,7 +82,10 @@ def test_base_passes():
         ({"corpus.weights": (float("nan"),)}, r"corpus.weights=\(nan,\) has nan; give positive numbers"),
         ({"corpus.path": "x" * 5000}, r"corpus.path=x{197}\.\.\. cannot be reached \(File name too long\)"),
         ({"policy.init": "a\0b"}, r"is no path \(.*embedded null"),
-        ({"tokens.tokenizer": "/"}, r"tokens.tokenizer=/ is a folder, not a file; give the path of a SentencePiece"),
+        ({"tokens.tokenizer": "/"}, r"tokens.tokenizer=/ is a folder without tokenizer.json; give the path of a"),
+        ({"policy.init": "/"}, r"policy.init=/ is a folder without config.json; give a Hugging Face folder"),
+        ({"tokens.tokenizer": "policy"}, r"tokens.tokenizer=policy, but policy.init=tiny brings no tokenizer; give"),
+        ({"policy.architecture.num_experts": -1}, r"num_experts=-1 is out of range"),
         ({"compile_cache.dir": ""}, r"compile_cache.dir='' is empty; use auto, off, or a directory"),
         ({"learner.optimizer_steps": 193}, r"optimizer_steps=193 is above the number of plays .*; use at most 192"),
         ({"policy.architecture.num_kv_heads": 3}, r"num_kv_heads=3 does not divide num_heads=8; use a divisor of it"),
@@ -139,13 +142,16 @@ def test_empty_corpus_folder(tmp_path):
 
 
 def test_mesh_against_the_policy():
-    policy = {"num_heads": 8, "num_kv_heads": 4, "mlp_dim": 96, "vocab_size": 256, "embed_dim": 64}
+    policy = {"num_heads": 8, "num_kv_heads": 4, "mlp_dim": 96, "vocab_size": 256, "embed_dim": 64, "num_experts": 0}
     sizes = {"data": 1, "fsdp": 1, "tensor": 4, "expert": 1}
     check_mesh(sizes, policy)
     with pytest.raises(UsageError, match=r"mesh.tensor=8 does not divide the policy's num_kv_heads=4; use 1, 2 or 4"):
         check_mesh(sizes | {"tensor": 8}, policy)
     with pytest.raises(UsageError, match=r"mesh.fsdp=3 does not divide the policy's embed_dim=64; use 1, 2, 4 or 8"):
         check_mesh(sizes | {"fsdp": 3}, policy)
+    check_mesh(sizes | {"expert": 3}, policy)  # without experts the axis holds rows
+    with pytest.raises(UsageError, match=r"mesh.expert=3 does not divide the policy's num_experts=8; use 1, 2, 4 or 8"):
+        check_mesh(sizes | {"expert": 3}, policy | {"num_experts": 8})
 
 
 @pytest.mark.parametrize(

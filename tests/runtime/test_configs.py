@@ -7,14 +7,31 @@ from pathlib import Path
 
 import pytest
 
-from configs import base, spade_tiny, spade_tiny_tools
+from configs import (
+    base,
+    spade_gemma3_4b,
+    spade_qwen3_4b,
+    spade_qwen3_8b,
+    spade_qwen3_30b_a3b,
+    spade_smollm2_135m,
+    spade_tiny,
+    spade_tiny_tools,
+)
 from configs.words import parse_words
+from spade_jax import compose
 from spade_jax.designer import tool_prompts
+from spade_jax.policy.huggingface import to_huggingface
 from spade_jax.runtime.checks import check_config
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.presets import SWITCHES, get_key, resolve_preset
 from spade_jax.runtime.workdir import flatten
 
+MODEL_TYPES = {
+    "configs.spade_qwen3_4b": "qwen3",
+    "configs.spade_qwen3_8b": "qwen3",
+    "configs.spade_qwen3_30b_a3b": "qwen3_moe",
+    "configs.spade_gemma3_4b": "gemma3_text",
+}
 CONFIGS = Path(base.__file__).parent
 
 
@@ -82,6 +99,22 @@ def test_tools_variants_pass_the_checks(words):
     assert config.rollout.kind == "tool" and set(config.rollout.skills) < set(tool_prompts.DOMAINS)
     assert config.rollout.environments == ("bundled" if words and "bundled" in words else "designer")
     assert spade_tiny_tools.get_config().rollout.regenerate_every == 8
+
+
+@pytest.mark.parametrize("module", [spade_qwen3_4b, spade_qwen3_8b, spade_qwen3_30b_a3b, spade_gemma3_4b])
+def test_large_models_run_locally_as_tiny_ones_of_their_architecture(module):
+    with pytest.raises(UsageError, match="policy.init=models/.* does not exist; give a Hugging Face folder"):
+        check_config(resolve_preset(module.get_config()))
+    config = resolve_preset(module.get_config("runlocal,paper"))
+    check_config(config)
+    shape = compose.policy(config, compose.chat_template(config))[0].config
+    # Only a shape of a known family can be exported, so this says that the features go together.
+    assert to_huggingface(shape, context=64, dtype="float32")["model_type"] == MODEL_TYPES[module.__name__]
+
+
+def test_smollm2_variants_pass_the_checks():
+    for words in (None, "runlocal", "bundled,paper"):
+        check_config(resolve_preset(spade_smollm2_135m.get_config(words)))
 
 
 def test_tiny_is_as_documented():

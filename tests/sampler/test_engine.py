@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spade_jax.policy import Decoder, DecoderConfig, init_params
+from spade_jax.policy import Decoder, DecoderConfig, init_params, quantize_params
 from spade_jax.sampler import Engine, SamplingConfig
 from spade_jax.sampler.engine import common_prefix, conversation_seed
 
@@ -111,6 +111,37 @@ def test_greedy_equals_top_1_of_teacher_forcing():
         best = teacher_logits(whole).argmax(-1)
         np.testing.assert_array_equal(r.tokens, best[len(prompts[handle]) - 1 : -1])
         assert (r.logp == 0).all()
+
+
+def test_int8_weights_are_requantised_at_each_swap_and_their_log_probs_are_recorded():
+    def teacher(seed):
+        """The policy that is drawn from: weights rounded to 127 steps of their channel's largest."""
+        rounded = quantize_params(weights(seed), "float32")
+
+        def plain(part):
+            names = [name for name in part if not name.endswith("_scale")]
+            return {
+                name: plain(part[name])
+                if isinstance(part[name], dict)
+                else part[name] * part.get(f"{name}_scale", 1.0)
+                for name in names
+            }
+
+        return plain(rounded)
+
+    e = engine(weight_dtype="int8", block=5)
+    handle = e.open("a", SamplingConfig())
+    e.submit(handle, prompt(1, 9), 10)
+    assert e.step() == []
+    e.set_params(weights(1), 1)
+    done = run(e)[handle]
+    whole = np.concatenate([prompt(1, 9), done.tokens])
+    for seed, part in ((0, slice(0, 5)), (1, slice(5, None))):
+        at = np.arange(9, len(whole))[part]
+        logp = log_softmax(teacher_logits(whole, teacher(seed)))
+        np.testing.assert_allclose(done.logp[part], logp[at - 1, whole[at]], atol=1e-4)
+    full = log_softmax(teacher_logits(whole, weights(1)))[at - 1, whole[at]]
+    assert 1e-4 < np.abs(done.logp[part] - full).max() < 0.5  # near the policy, and not it
 
 
 def test_a_shared_prefix_is_computed_once_and_changes_nothing():

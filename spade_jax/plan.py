@@ -1,0 +1,221 @@
+"""Whether a config fits the devices that it is meant for, before any of them is rented.
+
+    python -m spade_jax.plan --config=configs/spade_qwen3_4b.py --devices=8 --device_kind=h100-80g
+
+Compiles the learner's gradient, a prefill and a decode block for as many simulated devices, with shapes in place of
+weights, and prints what each device would hold and how fast it could be at best. `policy.init` may be a folder with
+nothing but the model's config.json. Temporary memory is that of XLA's CPU compiler: a guide, no promise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+from jax.sharding import NamedSharding
+from ml_collections import ConfigDict, config_flags
+
+from spade_jax import compose
+from spade_jax.learner import partitioning
+from spade_jax.learner import state as state_lib
+from spade_jax.learner.logprobs import model_logprobs
+from spade_jax.policy import Decoder, cast_params, count_active_params, init_cache, quantize_params, split_layers
+from spade_jax.runtime import app, checks
+from spade_jax.runtime.errors import UsageError
+from spade_jax.runtime.presets import resolve_preset
+from spade_jax.sampler import SamplingConfig, cache_spec
+from spade_jax.sampler.decode import SlotState, decode_block, prefill
+from spade_jax.sampler.sampling import pack
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "The configuration to be planned.")
+_DEVICES = flags.DEFINE_integer("devices", 8, "Number of devices.", lower_bound=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """One device by its maker's data sheet: memory in bytes, dense bf16 flop/s, bytes/s of its memory."""
+
+    memory: float
+    flops: float
+    bandwidth: float
+
+
+KINDS = {
+    "a100-40g": Kind(40e9, 312e12, 1.56e12),
+    "a100-80g": Kind(80e9, 312e12, 2.04e12),
+    "h100-80g": Kind(80e9, 989e12, 3.35e12),
+    "h200": Kind(141e9, 989e12, 4.8e12),
+    "v5e": Kind(16e9, 197e12, 0.82e12),
+    "v5p": Kind(95e9, 459e12, 2.77e12),
+    "v6e": Kind(32e9, 918e12, 1.64e12),
+}
+_KIND = flags.DEFINE_enum("device_kind", "h100-80g", tuple(KINDS), "What they are.")
+_USABLE = 0.92  # share of the memory that is not the driver's and the allocator's
+_PREFILL = (4, 512)  # rows and tokens of the prefill that is compiled
+
+
+def main(argv: Sequence[str]) -> None:
+    del argv
+    config = resolve_preset(_CONFIG.value)
+    checks.check_config(config)
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", _DEVICES.value)
+    kind = KINDS[_KIND.value]
+    shape = dataclasses.replace(compose.shape(config), dtype=config.policy.dtype, remat=config.policy.remat)
+    model = Decoder(shape)
+    try:
+        mesh = partitioning.make_mesh(**config.mesh.to_dict())
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    checks.check_mesh(dict(mesh.shape), dataclasses.asdict(shape))
+
+    held, needed = resident(config, model, mesh), temporary(config, model, mesh)
+    total = sum(held.values()) + max(needed.values())
+    axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+    print(f"{_DEVICES.value} x {_KIND.value}: {axes}; GB per device")
+    for name, size in held.items():
+        print(f"  {name:<34}{size / 1e9:>9.2f}")
+    for name, size in needed.items():
+        print(f"  {name:<34}{size / 1e9:>9.2f}   (only the largest of these at a time)")
+    room = kind.memory * _USABLE
+    print(f"  {'in all':<34}{total / 1e9:>9.2f}   of {room / 1e9:.1f} usable")
+    fits = total <= room
+    print("fits" if fits else f"does not fit: {remedy(held | needed)}")
+
+    active = count_active_params(state_lib.abstract_params(model), shape)
+    tokens = config.learner.micro_batch_tokens
+    flops = (8 if shape.remat else 6) * active * tokens  # forward 2, backward 4, recomputation 2
+    print(f"micro-batch of {tokens} tokens: at best {flops / (_DEVICES.value * kind.flops):.2f} s")
+    read = held["sampler's weights"] + held["cache"]
+    print(f"decode step of {config.sampler.slots} slots at full context: at best {read / kind.bandwidth * 1e3:.1f} ms")
+
+
+def bytes_per_device(tree: Any, shardings: Any) -> float:
+    """Bytes of the shards of a tree of shapes on one device."""
+    return float(
+        sum(
+            math.prod(sharding.shard_shape(leaf.shape)) * _itemsize(leaf.dtype)
+            for leaf, sharding in zip(jax.tree.leaves(tree), jax.tree.leaves(shardings), strict=True)
+        )
+    )
+
+
+def _itemsize(dtype: Any) -> int:
+    return 8 if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key) else jnp.dtype(dtype).itemsize
+
+
+def _sampler_params(config: ConfigDict, model: Decoder) -> Any:
+    convert = quantize_params if config.sampler.weight_dtype == "int8" else cast_params
+    return jax.eval_shape(lambda params: convert(params, model.config.dtype), state_lib.abstract_params(model))
+
+
+def _cache(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> tuple[Any, NamedSharding]:
+    sampler = config.sampler
+    shapes = jax.eval_shape(
+        lambda: split_layers(init_cache(model.config, sampler.slots, sampler.context, sampler.cache_dtype))
+    )
+    return shapes, NamedSharding(mesh, cache_spec(mesh, sampler.slots, model.config.num_kv_heads))
+
+
+def resident(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> dict[str, float]:
+    """What a device holds throughout a step, in bytes."""
+    params, shardings = state_lib.abstract_params(model), state_lib.param_shardings(model, mesh)
+    optimizer = state_lib.make_optimizer(compose.optimizer_config(config), model)
+    moments = jax.eval_shape(optimizer.init, params)
+    moment_shardings = state_lib.state_shardings(model, optimizer, mesh).opt_state
+    weights = bytes_per_device(params, shardings)
+    cache, cache_sharding = _cache(config, model, mesh)
+    sampler = _sampler_params(config, model)
+    # What the conversion makes of a weight stays where the weight is; the divisors of int8 are next to nothing.
+    share = weights / sum(leaf.size * 4 for leaf in jax.tree.leaves(params))
+    copy = share * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(sampler))
+    return {
+        "weights": weights,
+        "gradient": weights,
+        "optimiser": bytes_per_device(moments, moment_shardings),
+        "reference policy": weights if config.learner.kl_coefficient > 0 else 0.0,
+        "sampler's weights": weights if sampler == params else copy,
+        "cache": bytes_per_device(cache, jax.tree.map(lambda _: cache_sharding, cache)),
+    }
+
+
+def temporary(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> dict[str, float]:
+    """What a device needs within a compiled function beyond its arguments, in bytes."""
+    params, shardings = state_lib.abstract_params(model), state_lib.param_shardings(model, mesh)
+    length, multiple = config.learner.buckets[-1], partitioning.batch_shards(mesh)
+    count = max(1, config.learner.micro_batch_tokens // length // multiple) * multiple
+    rows = partitioning.batch_sharding(mesh)
+    tokens = jax.ShapeDtypeStruct((count, length), jnp.int32, sharding=rows)
+
+    def loss(params: Any, tokens: jax.Array, positions: jax.Array) -> jax.Array:
+        return jnp.sum(model_logprobs(model, params, tokens, positions, chunk=config.learner.vocab_chunk)[0])
+
+    placed = jax.tree.map(lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where), params, shardings)
+    with partitioning.activate(mesh):
+        gradient = jax.jit(jax.grad(loss), out_shardings=shardings).lower(placed, tokens, tokens).compile()
+
+    sampler = config.sampler
+    low = cast_like(placed, _sampler_params(config, model)) if sampler.weight_dtype == "policy" else placed
+    shapes, sharding = _cache(config, model, mesh)
+    cache = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding), shapes)
+    R, P = min(_PREFILL[0], sampler.slots), min(_PREFILL[1], sampler.context)
+    numbers = np.zeros(R, np.int32)
+    with jax.set_mesh(mesh):
+        filled = prefill.lower(
+            model, low, cache, np.zeros((R, P), np.int32), numbers, numbers, numbers,
+            window=sampler.context, sharding=sharding,
+        ).compile()  # fmt: skip
+        slots = np.zeros(sampler.slots, np.int32)
+        state = SlotState(
+            slots, slots, slots, np.zeros((sampler.slots, 2), np.uint32), pack([SamplingConfig()] * sampler.slots)
+        )
+        decoded = decode_block.lower(
+            Decoder(model.config, unrolled=True), low, cache, state, jax.random.key(0), 0,
+            steps=sampler.block, window=sampler.context, sharding=sharding,
+        ).compile()  # fmt: skip
+    return {
+        f"gradient of {count} x {length} tokens": _temporary(gradient),
+        f"prefill of {R} x {P} tokens": _temporary(filled),
+        f"decode block of {sampler.block} steps": _temporary(decoded),
+    }
+
+
+def cast_like(placed: Any, wanted: Any) -> Any:
+    """Shapes with their shardings, in the other tree's precision."""
+    return jax.tree.map(lambda s, w: jax.ShapeDtypeStruct(s.shape, w.dtype, sharding=s.sharding), placed, wanted)
+
+
+def _temporary(compiled: Any) -> float:
+    return float(compiled.memory_analysis().temp_size_in_bytes)
+
+
+def remedy(sizes: dict[str, float]) -> str:
+    """What to change, for what takes the most."""
+    largest = max(sizes, key=sizes.get)
+    if largest == "cache":
+        advice = "lower sampler.slots or sampler.context, or use sampler.cache_dtype=bfloat16"
+    elif largest.startswith("gradient of"):
+        advice = (
+            "lower learner.micro_batch_tokens, the longest of learner.buckets or learner.vocab_chunk, or set "
+            "policy.remat; the scores of attention are in this figure, which policy.attention=cudnn does not hold"
+        )
+    elif largest.startswith(("prefill", "decode")):
+        advice = "lower sampler.context or sampler.slots"
+    else:
+        advice = "raise mesh.fsdp, mesh.tensor or, for experts, mesh.expert, or take more devices"
+    return f"{largest} takes the most, {sizes[largest] / 1e9:.1f} GB; {advice}"
+
+
+def run() -> None:
+    flags.mark_flags_as_required(["config"])
+    app.run(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,70 @@
+"""From a run to a Hugging Face folder and back."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from configs import spade_qwen3_30b_a3b
+from spade_jax import compose
+from spade_jax.learner import partitioning
+from spade_jax.learner import state as state_lib
+from spade_jax.policy.importing import open_model
+from spade_jax.runtime.checkpoint import Checkpointer
+from spade_jax.runtime.presets import resolve_preset
+from spade_jax.runtime.workdir import write_config
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def export(*arguments):
+    command = [sys.executable, "-m", "spade_jax.export", *map(str, arguments)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """What a run leaves of its policy: a config and a checkpoint."""
+    folder = tmp_path_factory.mktemp("run")
+    config = resolve_preset(spade_qwen3_30b_a3b.get_config("runlocal"))
+    model, params = compose.policy(config, compose.chat_template(config))
+    optimizer = state_lib.make_optimizer(compose.optimizer_config(config), model)
+    state = compose.train_state(config, model, optimizer, partitioning.make_mesh(), params)
+    with Checkpointer(f"{folder}/checkpoints", keep=1) as checkpointer:
+        checkpointer.save(3, state, {})
+    write_config(folder, config)
+    return folder, state.params
+
+
+@pytest.mark.slow
+def test_what_is_exported_is_imported_bit_by_bit(workdir, tmp_path):
+    folder, params = workdir
+    run = export(f"--workdir={folder}", f"--out={tmp_path / 'out'}")
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert "69 tensors of step 3 in model.safetensors, config.json, tokenizer.model" in run.stdout
+    loaded, config = open_model(tmp_path / "out")
+    assert (config.num_experts, config.experts_per_token, config.qk_norm, config.tied_head) == (8, 2, True, False)
+    for path in (("embedding",), ("layers", "mlp", "down"), ("layers", "attention", "o")):
+        ours, theirs = params, loaded
+        for key in path:
+            ours, theirs = ours[key], theirs[key]
+        np.testing.assert_array_equal(np.asarray(ours), theirs[...])
+
+
+@pytest.mark.slow
+def test_bad_arguments_are_one_sentence(workdir, tmp_path):
+    folder, _ = workdir
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    for arguments, message in (
+        ((f"--workdir={tmp_path}", f"--out={tmp_path / 'new'}"), "holds no checkpoints"),
+        ((f"--workdir={folder}", f"--out={tmp_path / 'full'}"), "is there already"),
+    ):
+        run = export(*arguments)
+        assert run.returncode == 2 and message in run.stderr and "Traceback" not in run.stderr
