@@ -52,7 +52,6 @@ def get_config(arg: str | None = None) -> ConfigDict:
     words = parse_words(arg, VARIANTS)
     config = base.get_config()
 
-
     config.policy.init = "models/gemma-3-4b-it"
     config.tokens.tokenizer = "policy"
     config.sampler.slots = 64

@@ -38,7 +38,6 @@ def get_config(arg: str | None = None) -> ConfigDict:
     words = parse_words(arg, VARIANTS)
     config = base.get_config()
 
-
     config.policy.init = "models/Qwen3-4B"
     config.tokens.tokenizer = "policy"
     config.tokens.thinking = False

@@ -107,8 +107,7 @@ def chat_template(config: ConfigDict) -> chat.ChatTemplate | jinja_chat.JinjaTem
 
 
 def policy(config: ConfigDict, template: chat.ChatTemplate | jinja_chat.JinjaTemplate) -> tuple[Decoder, Any]:
-    """The network and its initial host weights, which may be read only when they are indexed; None for a random start.
-    """
+    """The network and its initial weights: host arrays, or ones that are read when indexed; None for a random start."""
     execution = dict(dtype=config.policy.dtype, remat=config.policy.remat)
     padded = False  # published models have rows in their embedding that no token uses
     if config.policy.init == "scratch":

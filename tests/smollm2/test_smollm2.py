@@ -55,9 +55,7 @@ def test_tokens_and_template(figures, loaded):
 
 def test_greedy_text(figures, loaded):
     template, model, params = loaded
-    engine = Engine(
-        model, params, slots=2, context=64, block=8, stop_token=template.tokenizer.end_id, run_seed=0
-    )
+    engine = Engine(model, params, slots=2, context=64, block=8, stop_token=template.tokenizer.end_id, run_seed=0)
     engine.submit(engine.open("greedy", SamplingConfig(temperature=0)), figures["tokens"], len(figures["greedy"]))
     responses = []
     while engine.busy:
