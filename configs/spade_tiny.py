@@ -99,7 +99,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
         config.checkpoint.save_steps = 2
         config.memory.replay_share = 0.5  # so that replay happens within 4 steps
     if "long" in words:
-        config.run.steps = 60
+        config.run.steps = 40
         config.learner.micro_batch_tokens = 4096
         config.learner.optimizer.learning_rate = 3e-4
         config.evaluation.every_steps = 10
