@@ -2,19 +2,23 @@
 
 Prints one line per figure, and beside ours what others take for the same work:
 gymnasium's AsyncVectorEnv, which isolates nothing, in lock step, and a fresh
-interpreter for every program. Compared figures are medians over interleaved
-rounds, so that a busy machine troubles both alike; the others are wall times,
-for which other work should be closed. No JAX.
+interpreter for every program, bare and with numpy and gymnasium imported.
+Compared figures are medians over interleaved rounds, so that a busy machine
+troubles both alike; the others are wall times, for which other work should be
+closed. Where it cannot be, CPU time tells more than wall time: children have
+sessions of their own, to which Linux gives shares of their own. No JAX.
 """
 
 from __future__ import annotations
 
 import os
+import pathlib
+import socket
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import gymnasium
 import numpy as np
@@ -32,6 +36,22 @@ class Env:
         self.turn += 1
         return f"turn {self.turn}: {action} is too low", 0.0, False, False, {}
 """
+BATCH = 64
+# What one child for many instances would give. It is no mode of ours: an instance could reach into the others.
+BATCH_PROGRAM = (
+    PROGRAM
+    + f"""
+
+class Batch:
+    def reset(self, seed=None):
+        self.envs = [Env() for _ in range({BATCH})]
+        return " ".join(env.reset(seed)[0] for env in self.envs), {{}}
+
+    def step(self, action):
+        steps = [env.step(one) for env, one in zip(self.envs, action.split())]
+        return ". ".join(step[0] for step in steps), sum(step[1] for step in steps), False, False, {{}}
+"""
+)
 SPAWNS, ROUND_TRIPS, LOCK_STEPS, PROGRAMS, PROGRAM_STEPS, INTERPRETERS = 300, 5000, 6400, 100, 100, 8
 ROUNDS = 5  # of each side of a comparison
 
@@ -47,8 +67,14 @@ def timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def started(pool: Pool) -> int:
-    env = pool.open(PROGRAM, "Env")
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """CPU time of this process and of the given ones so far."""
+    spent = (int(pathlib.Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids)
+    return time.process_time() + sum(spent) / 1e9
+
+
+def started(pool: Pool, source: str = PROGRAM, class_name: str = "Env") -> int:
+    env = pool.open(source, class_name)
     for method, args in (("construct", ()), ("reset", (0,))):
         reply = pool.call(env, method, *args)
         assert reply.ok, reply
@@ -67,13 +93,25 @@ def round_trip(pool: Pool) -> str:
     return milliseconds(samples)
 
 
-def lock_step(pool: Pool, envs: list[int]) -> float:
+def socket_round_trip() -> str:
+    """The machine's own limit: two interpreters that answer each other with a few bytes."""
+    echo = "import os\nwhile data := os.read(0, 99): os.write(1, data)"
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = subprocess.Popen([sys.executable, "-I", "-S", "-c", echo], stdin=theirs, stdout=theirs)
+        samples = [timed(lambda: (ours.send(b"50"), ours.recv(99))) for _ in range(ROUND_TRIPS)]
+        ours.shutdown(socket.SHUT_WR)
+        process.wait()
+    return milliseconds(samples)
+
+
+def lock_step(pool: Pool, envs: list[int], action: str = "50") -> float:
     """All environments step, then all replies are awaited, then again: steps per second."""
     rounds = LOCK_STEPS // len(envs)
     start = time.perf_counter()
     for _ in range(rounds):
         for env in envs:
-            pool.request(env, "step", "50")
+            pool.request(env, "step", action)
         missing = len(envs)
         while missing:
             missing -= len(pool.poll(None))
@@ -131,21 +169,45 @@ def against(ours: Callable[[], float], theirs: Callable[[], float], unit: str, n
 def compared_lock_step(pool: Pool, count: int) -> str:
     envs = [started(pool) for _ in range(count)]
     vector = gymnasium.vector.AsyncVectorEnv([GymnasiumEnv] * count, shared_memory=False)
+    spent: dict[str, list[float]] = {"ours": [], "AsyncVectorEnv": []}
+
+    def counted(side: str, steps: Callable[[], float], pids: Sequence[int]) -> float:
+        before = cpu_seconds(pids)
+        rate = steps()
+        spent[side].append(1e6 * (cpu_seconds(pids) - before) / LOCK_STEPS)
+        return rate
+
     try:
         vector.reset(seed=0)
-        return against(
-            lambda: lock_step(pool, envs), lambda: vector_lock_step(vector, count), "steps/s", "AsyncVectorEnv"
+        mine, others = [pool._envs[env].pid for env in envs], [process.pid for process in vector.processes]
+        said = against(
+            lambda: counted("ours", lambda: lock_step(pool, envs), mine),
+            lambda: counted("AsyncVectorEnv", lambda: vector_lock_step(vector, count), others),
+            "steps/s",
+            "AsyncVectorEnv",
         )
     finally:
         vector.close()
         for env in envs:
             pool.close(env)
+    ours, theirs = (statistics.median(side) for side in spent.values())
+    return f"{said}; CPU {ours:.0f} us a step, AsyncVectorEnv {theirs:.0f}, ratio {theirs / ours:.2f}"
 
 
-def compared_batches(pool: Pool, count: int) -> str:
-    envs = [started(pool) for _ in range(count)]
-    said = against(lambda: pipelined(pool, envs), lambda: lock_step(pool, envs), "steps/s", "lock-step")
+def compared_with_lock_step(pool: Pool, steps: Callable[[list[int]], float]) -> str:
+    """`steps` of 64 environments against their lock step."""
+    envs = [started(pool) for _ in range(64)]
+    said = against(lambda: steps(envs), lambda: lock_step(pool, envs), "steps/s", "lock-step")
     for env in envs:
+        pool.close(env)
+    return said
+
+
+def compared_batches(pool: Pool) -> str:
+    batches = [started(pool, BATCH_PROGRAM, "Batch") for _ in range(2)]
+    action = " ".join(["50"] * BATCH)
+    said = compared_with_lock_step(pool, lambda _: BATCH * lock_step(pool, batches, action))
+    for env in batches:
         pool.close(env)
     return said
 
@@ -176,10 +238,10 @@ def fresh_programs(pool: Pool) -> float:
     return PROGRAMS / (time.perf_counter() - start)
 
 
-def fresh_interpreters() -> float:
+def fresh_interpreters(imports: str) -> float:
     """The comparison: an isolated interpreter per program, same work, no messages; as many at once as cores."""
-    script = PROGRAM + f"e = Env(); e.reset(0)\nfor _ in range({PROGRAM_STEPS}): e.step('50')"
-    command = [sys.executable, "-I", "-S", "-c", script]
+    script = f"{imports}\n{PROGRAM}e = Env(); e.reset(0)\nfor _ in range({PROGRAM_STEPS}): e.step('50')"
+    command = [sys.executable, "-I", *([] if imports else ["-S"]), "-c", script]
     cores = len(os.sched_getaffinity(0))
     start = time.perf_counter()
     for _ in range(INTERPRETERS):
@@ -195,12 +257,19 @@ def main() -> None:
         print(f"layers                     {layers.describe(pool.layers)}")
         print(f"pool start                 {1e3 * (time.perf_counter() - start):.0f} ms")
         print(f"spawn to first observation {spawn(pool)}")
-        print(f"step round trip            {round_trip(pool)}")
+        print(f"step round trip            {round_trip(pool)}; two interpreters on a socket {socket_round_trip()}")
         for count in (2, 8, 64):
             print(f"{f'lock-step, {count} environments':26} {compared_lock_step(pool, count)}")
-        print(f"pipelined, 64 environments {compared_batches(pool, 64)}")
-        said = against(lambda: fresh_programs(pool), fresh_interpreters, "programs/s", "interpreters")
-        print(f"fresh programs             {said}")
+        print(f"pipelined, 64 environments {compared_with_lock_step(pool, lambda envs: pipelined(pool, envs))}")
+        print(f"two children of 64 each    {compared_batches(pool)}")
+        for imports in ("", "import numpy, gymnasium"):
+            said = against(
+                lambda: fresh_programs(pool),
+                lambda imports=imports: fresh_interpreters(imports),
+                "programs/s",
+                f"interpreters{f' that {imports}' if imports else ''}",
+            )
+            print(f"fresh programs             {said}")
 
 
 if __name__ == "__main__":

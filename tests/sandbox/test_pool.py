@@ -221,6 +221,13 @@ def test_poll_with_a_timeout_returns_empty(pool):
     assert time.monotonic() - began < 0.4
 
 
+def test_waiting_for_slow_programs_takes_next_to_no_cpu_time(pool):
+    env = constructed(pool, SLOW)
+    before = time.process_time()
+    assert all(pool.call(env, "step", "0.02").ok for _ in range(20))
+    assert time.process_time() - before < 0.2
+
+
 def test_cpu_time_is_limited_over_all_calls():
     with Pool(Limits(cpu_seconds=1, call_seconds=20.0)) as pool:
         env = constructed(pool, program(step="a: sum(1 for _ in iter(int, 1))"))

@@ -38,6 +38,19 @@ def test_reader_cuts_a_stream_fed_byte_by_byte():
     assert messages == [[1, True, "a"], [2, False, "b"]]
 
 
+def test_reader_keeps_what_is_left_of_a_read():
+    frames = [wire.encode([seq, True, "x" * seq]) for seq in range(5)]
+    stream = b"".join(frames)
+    cut = len(frames[0]) + len(frames[1]) + 2  # inside the third one's length
+    reader = wire.FrameReader(100)
+    reader.feed(stream[:cut])
+    assert [reader.next(), reader.next(), reader.next()] == [[0, True, ""], [1, True, "x"], None]
+    reader.feed(stream[cut:-1])
+    assert [reader.next(), reader.next(), reader.next()] == [[2, True, "xx"], [3, True, "xxx"], None]
+    reader.feed(stream[-1:])
+    assert [reader.next(), reader.next()] == [[4, True, "xxxx"], None]
+
+
 def test_reader_refuses_a_length_before_its_bytes_arrive():
     reader = wire.FrameReader(100)
     reader.feed(struct.pack(">I", 101))
@@ -54,6 +67,8 @@ def test_reader_refuses_a_length_before_its_bytes_arrive():
         b"{}",
         b"[1,true]",
         b"[1,true,2,3]",
+        b"[1,true,2]]",
+        b" [1,true,2]",
         b"[1,true,NaN]",
         b"[1,true,-Infinity]",
         b"[1,true," + b"9" * 5000 + b"]",
