@@ -176,7 +176,7 @@ def temporary(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> di
             slots, slots, slots, np.zeros((sampler.slots, 2), np.uint32), pack([SamplingConfig()] * sampler.slots)
         )
         decoded = decode_block.lower(
-            Decoder(model.config, unrolled=True), low, cache, state, jax.random.key(0), 0,
+            Decoder(model.config, unrolled=True), low, cache, state, None, jax.random.key(0), 0,
             steps=sampler.block, window=sampler.context, sharding=sharding,
         ).compile()  # fmt: skip
     return {

@@ -43,7 +43,7 @@ def test_policy_that_is_none(tmp_path, write):
     config = resolve_preset(spade_tiny.get_config())
     config.policy.init = str(tmp_path / "policy.npz")
     write(tmp_path / "policy.npz")
-    with pytest.raises(UsageError, match=r"policy.init=.*policy.npz cannot be read .*; use tiny, scratch, smollm2,"):
+    with pytest.raises(UsageError, match=r"policy.init=.*policy.npz cannot be read .*; use tiny, spiral, scratch,"):
         compose.policy(config, compose.chat_template(config))
 
 

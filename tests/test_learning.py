@@ -48,6 +48,7 @@ class LanternHunt:
 @pytest.mark.slow
 def test_win_rate_rises_on_an_environment_that_is_played():
     config = resolve_preset(spade_tiny.get_config())
+    config.learner.optimizer.learning_rate = 4e-4  # one environment: there is no other to disturb
     record = structs.EnvironmentRecord(environment_id(PROGRAM), PROGRAM, "LanternHunt", "mathematical reasoning")
     with compose.sandbox_pool(config) as pool:
         template = compose.chat_template(config)

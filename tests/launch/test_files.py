@@ -86,6 +86,8 @@ def launch(script: str, *arguments: str, env: dict[str, str], cwd: pathlib.Path)
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Who runs the tests in the background has Ctrl-C ignored, which a shell hands down and cannot take back.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

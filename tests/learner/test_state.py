@@ -68,7 +68,7 @@ def test_schedules():
 
 def test_rules():
     assert partitioning.mesh_spec(P("vocab", "embed")) == P("tensor", "fsdp")
-    assert partitioning.mesh_spec(P("batch", "embed")) == P(("data", "fsdp"), None)  # fsdp is taken
+    assert partitioning.mesh_spec(P("batch", "embed")) == P(("data", "fsdp", "expert"), None)  # fsdp is taken
     assert partitioning.mesh_spec(P("layers", None, "mlp")) == P(None, None, "tensor")
     with pytest.raises(ValueError, match="logical axis 'window' has no sharding rule"):
         partitioning.mesh_spec(P("window"))

@@ -206,7 +206,8 @@ def test_two_processes_meet(source):
     for i, process in enumerate(processes):
         output, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
-        assert f"process {i} of 2 ({source}): 2 of 4 cpu devices\n" in output and output.endswith("sum 3\n")
+        # JAX's transport may say more in between and after.
+        assert f"process {i} of 2 ({source}): 2 of 4 cpu devices\n" in output and "sum 3\n" in output
 
 
 @pytest.mark.slow
