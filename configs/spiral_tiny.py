@@ -3,6 +3,8 @@
     python -m spade_jax.train --config=configs/spiral_tiny.py --workdir=runs/spiral
 
 Hardware: 2 CPU cores, at most 4 GiB of memory, no accelerator.
+Expect: exploitability falls from .476 to .333 within 20 steps and stays there (one seed, 300 steps, 20 minutes beside
+other work): bets disappear, and with them what would reward a bluff. A policy near equilibrium is not reached yet.
 
 A match is one round and pays its chips, so that the exact exploitability in `eval/kuhn_poker/exploitability` (antes a
 round; uniform play 0.458, equilibrium 0) is that of the game that is trained on.
