@@ -3,7 +3,7 @@
     python -m spade_jax.train --config=configs/spade_tiny.py --workdir=runs/tiny
 
 Hardware: 2 CPU cores, at most 4 GiB of memory, no accelerator.
-Time: 7 minutes with the installation, at most 2.3 GiB; a step takes 10 to 25 s. `:long` has not been timed.
+Time: not measured alone with the present weights; 40 steps of `:long` took 36 minutes as three runs side by side.
 Expect: `designer/valid_share` above 0.6 from the first step on, `designer/regret_null` around 0.
 
 Variants, comma-separated after a colon: see `VARIANTS`. Seeds: `--config.run.seed=1`.

@@ -243,4 +243,6 @@ def test_the_embedded_policy_knows_the_form_of_every_game():
         mine = [match for match in matches if match.request.game == name]
         invalid = sum(match.ending == games.BY_INVALID for match in mine)
         moves = sum(len(match.moves) for match in mine)
-        assert invalid / (moves + invalid) < 0.25, (name, invalid, moves)
+        # In these two it is weaker: .21 and .12 of its moves are invalid.
+        bound = {"negotiation": 0.25, "tictactoe": 0.15}.get(name, 0.1)
+        assert invalid / (moves + invalid) < bound, (name, invalid, moves)
