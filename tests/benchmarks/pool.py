@@ -1,16 +1,16 @@
-"""What a process per environment costs: `python tests/benchmarks/bench_sandbox.py`.
+"""What a process per environment costs: `python tests/benchmarks/pool.py [--json=FILE]`.
 
-Prints one line per figure, and beside ours what others take for the same work:
-gymnasium's AsyncVectorEnv, which isolates nothing, in lock step, and a fresh
-interpreter for every program, bare and with numpy and gymnasium imported.
-Compared figures are medians over interleaved rounds, so that a busy machine
-troubles both alike; the others are wall times, for which other work should be
-closed. Where it cannot be, CPU time tells more than wall time: children have
-sessions of their own, to which Linux gives shares of their own. No JAX.
+Beside ours stands what others take for the same work: gymnasium's AsyncVectorEnv,
+which isolates nothing, in lock step, and a fresh interpreter for every program,
+bare and with numpy and gymnasium imported. Sides take turns, so that a busy machine
+troubles both alike; the others are wall times, for which other work should be closed.
+Where it cannot be, CPU time tells more than wall time: children have sessions of
+their own, to which Linux gives shares of their own. No JAX.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import socket
@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import gymnasium
+import harness
 import numpy as np
 from gymnasium import spaces
 
@@ -53,18 +54,12 @@ class Batch:
 """
 )
 SPAWNS, ROUND_TRIPS, LOCK_STEPS, PROGRAMS, PROGRAM_STEPS, INTERPRETERS = 300, 5000, 6400, 100, 100, 8
-ROUNDS = 5  # of each side of a comparison
 
 
-def milliseconds(samples: list[float]) -> str:
-    cuts = statistics.quantiles(samples, n=100)
-    return f"p50 {1e3 * cuts[49]:.3f} ms, p99 {1e3 * cuts[98]:.3f} ms"
-
-
-def timed(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+def record_times(record: harness.Record, name: str, seconds: list[float]) -> None:
+    cuts = statistics.quantiles(seconds, n=100)
+    record.one(f"{name}, p50", 1e3 * cuts[49], "ms")
+    record.one(f"{name}, p99", 1e3 * cuts[98], "ms")
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
@@ -81,28 +76,29 @@ def started(pool: Pool, source: str = PROGRAM, class_name: str = "Env") -> int:
     return env
 
 
-def spawn(pool: Pool) -> str:
-    """From `open` to the first observation, one at a time, every child closed at once."""
-    return milliseconds([timed(lambda: pool.close(started(pool))) for _ in range(SPAWNS)])
+def spawns(pool: Pool) -> list[float]:
+    """Seconds from `open` to the first observation, one at a time, every child closed at once."""
+    return [harness.timed(lambda: pool.close(started(pool))) for _ in range(SPAWNS)]
 
 
-def round_trip(pool: Pool) -> str:
+def round_trips(pool: Pool) -> list[float]:
+    """Seconds of a step."""
     env = started(pool)
-    samples = [timed(lambda: pool.call(env, "step", "50")) for _ in range(ROUND_TRIPS)]
+    samples = [harness.timed(lambda: pool.call(env, "step", "50")) for _ in range(ROUND_TRIPS)]
     pool.close(env)
-    return milliseconds(samples)
+    return samples
 
 
-def socket_round_trip() -> str:
+def socket_round_trips() -> list[float]:
     """The machine's own limit: two interpreters that answer each other with a few bytes."""
     echo = "import os\nwhile data := os.read(0, 99): os.write(1, data)"
     ours, theirs = socket.socketpair()
     with ours, theirs:
         process = subprocess.Popen([sys.executable, "-I", "-S", "-c", echo], stdin=theirs, stdout=theirs)
-        samples = [timed(lambda: (ours.send(b"50"), ours.recv(99))) for _ in range(ROUND_TRIPS)]
+        samples = [harness.timed(lambda: (ours.send(b"50"), ours.recv(99))) for _ in range(ROUND_TRIPS)]
         ours.shutdown(socket.SHUT_WR)
         process.wait()
-    return milliseconds(samples)
+    return samples
 
 
 def lock_step(pool: Pool, envs: list[int], action: str = "50") -> float:
@@ -158,58 +154,52 @@ def vector_lock_step(vector: gymnasium.vector.AsyncVectorEnv, count: int) -> flo
     return rounds * count / (time.perf_counter() - start)
 
 
-def against(ours: Callable[[], float], theirs: Callable[[], float], unit: str, name: str) -> str:
-    """Medians of interleaved rounds, and the median of the rounds' ratios."""
-    pairs = [(ours(), theirs()) for _ in range(ROUNDS)]
-    median, other = (statistics.median(side) for side in zip(*pairs, strict=True))
-    ratio = statistics.median(a / b for a, b in pairs)
-    return f"{median:,.0f} {unit}; {name} {other:,.0f}; ratio {ratio:.2f}"
-
-
-def compared_lock_step(pool: Pool, count: int) -> str:
+def compare_lock_step(record: harness.Record, pool: Pool, count: int) -> None:
+    """Wall time and CPU time of lock step against AsyncVectorEnv's."""
     envs = [started(pool) for _ in range(count)]
     vector = gymnasium.vector.AsyncVectorEnv([GymnasiumEnv] * count, shared_memory=False)
-    spent: dict[str, list[float]] = {"ours": [], "AsyncVectorEnv": []}
+    spent: dict[str, list[float]] = {harness.OURS: [], "AsyncVectorEnv": []}
 
-    def counted(side: str, steps: Callable[[], float], pids: Sequence[int]) -> float:
-        before = cpu_seconds(pids)
-        rate = steps()
-        spent[side].append(1e6 * (cpu_seconds(pids) - before) / LOCK_STEPS)
-        return rate
+    def counted(side: str, steps: Callable[[], float], pids: Sequence[int]) -> harness.Turn:
+        def turn() -> float:
+            before = cpu_seconds(pids)
+            rate = steps()
+            spent[side].append(1e6 * (cpu_seconds(pids) - before) / LOCK_STEPS)
+            return rate
+
+        return turn
 
     try:
         vector.reset(seed=0)
         mine, others = [pool._envs[env].pid for env in envs], [process.pid for process in vector.processes]
-        said = against(
-            lambda: counted("ours", lambda: lock_step(pool, envs), mine),
-            lambda: counted("AsyncVectorEnv", lambda: vector_lock_step(vector, count), others),
-            "steps/s",
-            "AsyncVectorEnv",
-        )
+        sides = {
+            harness.OURS: counted(harness.OURS, lambda: lock_step(pool, envs), mine),
+            "AsyncVectorEnv": counted("AsyncVectorEnv", lambda: vector_lock_step(vector, count), others),
+        }
+        record.compare(f"lock-step, {count} environments", "steps/s", sides)
     finally:
         vector.close()
         for env in envs:
             pool.close(env)
-    ours, theirs = (statistics.median(side) for side in spent.values())
-    return f"{said}; CPU {ours:.0f} us a step, AsyncVectorEnv {theirs:.0f}, ratio {theirs / ours:.2f}"
+    for side, times in spent.items():
+        record.one(f"lock-step, {count} environments, CPU of {side}", statistics.median(times[1:]), "us a step")
 
 
-def compared_with_lock_step(pool: Pool, steps: Callable[[list[int]], float]) -> str:
+def compare_with_lock_step(record: harness.Record, pool: Pool, name: str, steps: Callable[[list[int]], float]) -> None:
     """`steps` of 64 environments against their lock step."""
     envs = [started(pool) for _ in range(64)]
-    said = against(lambda: steps(envs), lambda: lock_step(pool, envs), "steps/s", "lock-step")
+    record.compare(name, "steps/s", {name: lambda: steps(envs), "lock-step": lambda: lock_step(pool, envs)})
     for env in envs:
         pool.close(env)
-    return said
 
 
-def compared_batches(pool: Pool) -> str:
+def compare_batches(record: harness.Record, pool: Pool) -> None:
     batches = [started(pool, BATCH_PROGRAM, "Batch") for _ in range(2)]
     action = " ".join(["50"] * BATCH)
-    said = compared_with_lock_step(pool, lambda _: BATCH * lock_step(pool, batches, action))
+    steps = functools.partial(lock_step, pool, batches, action)
+    compare_with_lock_step(record, pool, f"two children of {BATCH}", lambda _: BATCH * steps())
     for env in batches:
         pool.close(env)
-    return said
 
 
 def fresh_programs(pool: Pool) -> float:
@@ -251,25 +241,24 @@ def fresh_interpreters(imports: str) -> float:
 
 
 def main() -> None:
+    options = harness.arguments(__doc__)
     start = time.perf_counter()
     limits = Limits(call_seconds=30.0, reset_seconds=30.0, episode_seconds=600.0, cpu_seconds=600)
     with Pool(limits, max_live=512) as pool:
-        print(f"layers                     {layers.describe(pool.layers)}")
-        print(f"pool start                 {1e3 * (time.perf_counter() - start):.0f} ms")
-        print(f"spawn to first observation {spawn(pool)}")
-        print(f"step round trip            {round_trip(pool)}; two interpreters on a socket {socket_round_trip()}")
+        ready = time.perf_counter() - start
+        record = harness.Record(options, {"layers": layers.describe(pool.layers)})
+        record.one("pool start", 1e3 * ready, "ms")
+        record_times(record, "open to first observation", spawns(pool))
+        record_times(record, "step round trip", round_trips(pool))
+        record_times(record, "two interpreters on a socket", socket_round_trips())
         for count in (2, 8, 64):
-            print(f"{f'lock-step, {count} environments':26} {compared_lock_step(pool, count)}")
-        print(f"pipelined, 64 environments {compared_with_lock_step(pool, lambda envs: pipelined(pool, envs))}")
-        print(f"two children of 64 each    {compared_batches(pool)}")
+            compare_lock_step(record, pool, count)
+        compare_with_lock_step(record, pool, "pipelined", lambda envs: pipelined(pool, envs))
+        compare_batches(record, pool)
         for imports in ("", "import numpy, gymnasium"):
-            said = against(
-                lambda: fresh_programs(pool),
-                lambda imports=imports: fresh_interpreters(imports),
-                "programs/s",
-                f"interpreters{f' that {imports}' if imports else ''}",
-            )
-            print(f"fresh programs             {said}")
+            name = f"an interpreter each{imports and f', {imports}'}"
+            sides = {harness.OURS: lambda: fresh_programs(pool), name: functools.partial(fresh_interpreters, imports)}
+            record.compare("fresh programs", "programs/s", sides)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,139 @@
+"""The update: `python tests/benchmarks/learner.py [--networks=tiny,smollm2] [--dtypes=float32,bfloat16] [--json=FILE]`.
+
+Sides take turns in one process. The peer, of the extra [benchmark], is transformers' own model trained by torch with
+the same maths: log-probs of the tokens, a clipped objective, AdamW; eager, in float32 or under autocast.
+
+    step     tokens a second of one optimiser step on a full batch, by network and precision
+    memory   bytes that log-probs and their gradient take beside the arguments at a vocabulary of 32k; the logits alone
+    padding  share of computed tokens that are padding, on the lengths of the tiny run's plays and programs
+"""
+
+from __future__ import annotations
+
+import functools
+
+import harness
+import jax
+import jax.numpy as jnp
+import networks
+import numpy as np
+
+from spade_jax.learner import partitioning
+from spade_jax.learner.batch import BucketConfig, pack
+from spade_jax.learner.logprobs import model_logprobs
+from spade_jax.learner.objective import ObjectiveConfig
+from spade_jax.learner.state import OptimizerConfig, init_state, make_optimizer
+from spade_jax.learner.step import UpdateConfig, make_update
+from spade_jax.policy import Decoder, DecoderConfig, init_params
+from spade_jax.structs import Trajectory
+
+LEARNING_RATE, CLIP = 1e-5, 0.2
+
+
+def trajectories(lengths: list[int], vocab: int) -> list[Trajectory]:
+    """Sequences of random tokens, of which all but the first quarter were drawn."""
+    rng = np.random.default_rng(0)
+    return [
+        Trajectory(
+            tokens=rng.integers(1, vocab, n, dtype=np.int32),
+            loss_mask=np.arange(n) >= n // 4,
+            behaviour_logp=np.full(n, -np.log(vocab), np.float32),
+            role=0,
+            group=0,
+            episode_return=0.0,
+        )
+        for n in lengths
+    ]
+
+
+def step(record: harness.Record, name: str, dtype: str, rows: int, length: int) -> None:
+    config = DecoderConfig(**{**vars(networks.NETWORKS[name]), "dtype": dtype, "remat": True})
+    sequences = trajectories([length] * rows, config.vocab_size)
+    advantages = [1.0 if i % 2 else -1.0 for i in range(rows)]
+    mesh = partitioning.make_mesh()
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=LEARNING_RATE, weight_decay=0.0), Decoder(config))
+    update = make_update(Decoder(config), optimizer, mesh, UpdateConfig(ObjectiveConfig(aggregation="token_mean")))
+    minibatches, _ = pack(sequences, advantages, BucketConfig((length,), rows * length))
+    ours = {"state": init_state(Decoder(config), optimizer, mesh, seed=0)}
+
+    def turn() -> float:
+        def once():
+            ours["state"], _ = update(ours["state"], minibatches)
+            jax.block_until_ready(ours["state"])
+
+        return rows * length / harness.timed(once)
+
+    sides = {harness.OURS: turn}
+    if networks.has_peers():
+        sides["torch"] = torch_turn(name, dtype, sequences, advantages)
+    record.compare(f"step {name} {dtype}, {rows} x {length}", "tokens/s", sides)
+
+
+def torch_turn(name: str, dtype: str, sequences: list[Trajectory], advantages: list[float]) -> harness.Turn:
+    """The same update by torch: the clipped objective at ratio 1, mean over the tokens drawn."""
+    import torch
+
+    model = networks.transformers_network(name, "float32").train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+    tokens = torch.from_numpy(np.stack([s.tokens for s in sequences])).long()
+    mask = torch.from_numpy(np.stack([s.loss_mask for s in sequences]))[:, 1:]
+    advantage = torch.tensor(advantages)[:, None]
+
+    def once() -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+            logits = model(tokens).logits[:, :-1]
+        logp = torch.log_softmax(logits.float(), -1).gather(-1, tokens[:, 1:, None])[..., 0]
+        ratio = torch.exp(logp - logp.detach())
+        gain = torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
+        optimizer.zero_grad()
+        (-(gain * mask).sum() / mask.sum()).backward()
+        optimizer.step()
+
+    return lambda: tokens.numel() / harness.timed(once)
+
+
+def memory(record: harness.Record, rows: int = 8, length: int = 512, vocab: int = 32768) -> None:
+    """Of log-probs and their gradient, as XLA plans it."""
+    config = DecoderConfig(**{**vars(networks.NETWORKS["tiny"]), "vocab_size": vocab, "remat": True})
+    model = Decoder(config)
+    params = jax.eval_shape(functools.partial(init_params, model), jax.random.key(0))
+    whole = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+
+    def loss(params, tokens, positions):
+        return jnp.sum(model_logprobs(model, params, tokens, positions, chunk=64, with_entropy=False)[0])
+
+    planned = jax.jit(jax.grad(loss)).lower(params, whole, whole).compile().memory_analysis()
+    record.one(f"temporaries, tiny with {vocab} tokens, {rows} x {length}", planned.temp_size_in_bytes / 2**20, "MiB")
+    record.one("its logits in float32, if they were held", rows * length * vocab * 4 / 2**20, "MiB")
+
+
+def padding(record: harness.Record, workdir: str) -> None:
+    """As a run logged it."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(f"{workdir}/metrics")
+    events.Reload()
+    share = float(np.mean([e.value for e in events.Scalars("learner/padding_share")]))
+    record.one(f"padding in {workdir}", 100 * share, "% of computed tokens")
+
+
+def main() -> None:
+    options = harness.arguments(
+        __doc__,
+        networks=dict(default="tiny,smollm2"),
+        dtypes=dict(default="float32,bfloat16"),
+        rows=dict(type=int, default=8),
+        length=dict(type=int, default=512),
+        workdir=dict(help="of a run whose share of padding is read from its metrics"),
+    )
+    record = harness.Record(options, networks.limits())
+    for name in options.networks.split(","):
+        for dtype in options.dtypes.split(","):
+            step(record, name, dtype, options.rows, options.length)
+    memory(record)
+    if options.workdir:
+        padding(record, options.workdir)
+
+
+if __name__ == "__main__":
+    main()
