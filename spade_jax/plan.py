@@ -25,7 +25,16 @@ from spade_jax import compose
 from spade_jax.learner import partitioning
 from spade_jax.learner import state as state_lib
 from spade_jax.learner.logprobs import model_logprobs
-from spade_jax.policy import Decoder, cast_params, count_active_params, init_cache, quantize_params, split_layers
+from spade_jax.policy import (
+    Decoder,
+    cast_params,
+    count_active_params,
+    count_params,
+    init_cache,
+    quantize_params,
+    split_layers,
+    unrolled_params,
+)
 from spade_jax.runtime import app, checks
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.presets import resolve_preset
@@ -141,6 +150,8 @@ def resident(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> dic
         "optimiser": bytes_per_device(moments, moment_shardings),
         "reference policy": weights if config.learner.kl_coefficient > 0 else 0.0,
         "sampler's weights": weights if sampler == params else copy,
+        # What decoding uses: a copy of the layers, cut up.
+        "sampler's layers": copy * count_params(params["layers"]) / count_params(params),
         "cache": bytes_per_device(cache, jax.tree.map(lambda _: cache_sharding, cache)),
     }
 
@@ -176,8 +187,8 @@ def temporary(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> di
             slots, slots, slots, np.zeros((sampler.slots, 2), np.uint32), pack([SamplingConfig()] * sampler.slots)
         )
         decoded = decode_block.lower(
-            Decoder(model.config, unrolled=True), low, cache, state, None, jax.random.key(0), 0,
-            steps=sampler.block, window=sampler.context, sharding=sharding,
+            Decoder(model.config, unrolled=True), layerwise(low, model.config.num_layers), cache, state, None,
+            jax.random.key(0), 0, steps=sampler.block, window=sampler.context, sharding=sharding,
         ).compile()  # fmt: skip
     return {
         f"gradient of {count} x {length} tokens": _temporary(gradient),
@@ -189,6 +200,20 @@ def temporary(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> di
 def cast_like(placed: Any, wanted: Any) -> Any:
     """Shapes with their shardings, in the other tree's precision."""
     return jax.tree.map(lambda s, w: jax.ShapeDtypeStruct(s.shape, w.dtype, sharding=s.sharding), placed, wanted)
+
+
+def layerwise(placed: Any, num_layers: int) -> Any:
+    """What the sampler decodes with: shapes and shardings as `policy.unrolled_params` leaves them."""
+    shapes = jax.eval_shape(lambda params: unrolled_params(params, num_layers), placed)
+    own = {
+        f"layers_{i}": jax.tree.map(
+            lambda s: NamedSharding(s.sharding.mesh, jax.sharding.PartitionSpec(*s.sharding.spec[1:])),
+            placed["layers"],
+        )
+        for i in range(num_layers)
+    }
+    rest = {name: jax.tree.map(lambda s: s.sharding, value) for name, value in placed.items() if name != "layers"}
+    return jax.tree.map(lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where), shapes, rest | own)
 
 
 def _temporary(compiled: Any) -> float:

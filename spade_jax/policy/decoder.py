@@ -10,6 +10,7 @@ heads, G = H/K, N heads of either kind, F MLP width, V vocabulary, L layers.
 from __future__ import annotations
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +62,16 @@ def _param(module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str
     return weight
 
 
+def _matrix(
+    module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str, ...], std: float, inputs: int = 1
+) -> jax.Array:
+    """`_param` as [inputs, outputs], its first `inputs` axes as one and the others as one.
+
+    XLA:CPU would rearrange a weight of more axes in every decode step.
+    """
+    return _param(module, name, shape, axes, std).reshape(math.prod(shape[:inputs]), -1)
+
+
 def _bias(module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str, ...]) -> jax.Array:
     """A bias of zeros; it is added to float32 sums."""
     init = nn.with_logical_partitioning(nn.initializers.zeros, axes)
@@ -103,14 +114,16 @@ class Attention(nn.Module):
         rule = Scores(c.query_scale, c.attention_softcap, c.sliding_window)
         in_std = c.embed_dim**-0.5
         out_std = (2 * c.num_layers * c.num_heads * c.head_dim) ** -0.5
-        wq = _param(self, "q", (c.embed_dim, c.num_heads, c.head_dim), ("embed", "heads", "head_dim"), in_std)
-        wk = _param(self, "k", (c.embed_dim, c.num_kv_heads, c.head_dim), ("embed", "kv_heads", "head_dim"), in_std)
-        wv = _param(self, "v", (c.embed_dim, c.num_kv_heads, c.head_dim), ("embed", "kv_heads", "head_dim"), in_std)
-        wo = _param(self, "o", (c.num_heads, c.head_dim, c.embed_dim), ("heads", "head_dim", "embed"), out_std)
 
-        q = product("btd,dnh->btnh", x_BxTxD, wq)
-        k = product("btd,dnh->btnh", x_BxTxD, wk)
-        v = product("btd,dnh->btnh", x_BxTxD, wv)
+        def heads(name: str, count: int, axis: str) -> jax.Array:
+            w = _matrix(self, name, (c.embed_dim, count, c.head_dim), ("embed", axis, "head_dim"), in_std)
+            return product("btd,df->btf", x_BxTxD, w).reshape(*x_BxTxD.shape[:2], count, c.head_dim)
+
+        q = heads("q", c.num_heads, "heads")
+        k = heads("k", c.num_kv_heads, "kv_heads")
+        v = heads("v", c.num_kv_heads, "kv_heads")
+        out_shape, out_axes = (c.num_heads, c.head_dim, c.embed_dim), ("heads", "head_dim", "embed")
+        wo = _matrix(self, "o", out_shape, out_axes, out_std, inputs=2)
         if c.qkv_bias:
             q = q + _bias(self, "q_bias", (c.num_heads, c.head_dim), ("heads", "head_dim"))
             k = k + _bias(self, "k_bias", (c.num_kv_heads, c.head_dim), ("kv_heads", "head_dim"))
@@ -130,8 +143,7 @@ class Attention(nn.Module):
         else:
             cache = write(cache, k, v, positions_BxT)
             out = cached_attention(q, cache, positions_BxT, rule, local)
-        out = out.reshape(*out.shape[:2], c.num_heads, c.head_dim).astype(c.dtype)
-        out = product("btnh,nhd->btd", out, wo)
+        out = product("btf,fd->btd", out.reshape(*out.shape[:2], -1).astype(c.dtype), wo)
         if c.output_bias:
             out = out + _bias(self, "o_bias", (c.embed_dim,), ("embed",))
         return out, cache

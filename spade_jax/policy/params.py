@@ -44,16 +44,22 @@ def logical_specs(model: Decoder) -> dict[str, Any]:
 
 
 def unrolled_params(params: dict[str, Any], num_layers: int) -> dict[str, Any]:
-    """The parameters of `Decoder(config, unrolled=True)`: one entry per layer in place of the stacked ones."""
+    """The parameters of `Decoder(config, unrolled=True)`: one entry per layer in place of the stacked ones.
+
+    A copy of the layers; embedding, head and final norm are the given arrays themselves.
+    """
     rest = {name: value for name, value in params.items() if name != "layers"}
-    return rest | {f"layers_{i}": jax.tree.map(lambda w, i=i: w[i], params["layers"]) for i in range(num_layers)}
+    return rest | _unstack(params["layers"], num_layers)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _unstack(layers: dict[str, Any], num_layers: int) -> dict[str, Any]:
+    return {f"layers_{i}": jax.tree.map(lambda w, i=i: w[i], layers) for i in range(num_layers)}
 
 
 def cast_params(params: dict[str, Any], dtype: str) -> dict[str, Any]:
     """Weights in the precision of the products; norm scales stay float32. No copy where nothing changes."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, w: w if path[-1].key == "scale" else w.astype(dtype), params
-    )
+    return jax.tree_util.tree_map_with_path(lambda path, w: w if path[-1].key == "scale" else w.astype(dtype), params)
 
 
 def quantize_params(params: dict[str, Any], dtype: str) -> dict[str, Any]:

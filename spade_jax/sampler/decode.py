@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from spade_jax.policy import Decoder, KVCache, join_layers, split_layers, unrolled_params
+from spade_jax.policy import Decoder, KVCache, join_layers, split_layers
 from spade_jax.sampler.sampling import SamplingArrays, draw
 
 Cache = tuple[KVCache, ...]  # one per layer: a decode step then updates each in place
@@ -143,7 +143,7 @@ def decode_block(
 
     Args:
       model: the decoder with `unrolled=True`.
-      params: the *scanned* decoder's parameters; unrolled here, once per block.
+      params: its parameters, `unrolled_params` of the scanned decoder's.
       cache: per-layer caches of all slots; donated.
       state: the slots to draw in.
       slots_R: int32[R], which they are, distinct; >= S for a padding row. None: all of them, in order.
@@ -156,7 +156,6 @@ def decode_block(
     Returns:
       (cache, int32[R, W] tokens with -1 where none was drawn, float32[R, W] log-probs).
     """
-    params = unrolled_params(params, model.config.num_layers)
     fold = jax.vmap(jax.random.fold_in)
     keys_R = fold(fold(jnp.broadcast_to(run_key, state.token.shape), state.seed[:, 0]), state.seed[:, 1])
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from spade_jax.policy import Decoder, cast_params, init_cache, quantize_params, split_layers
+from spade_jax.policy import Decoder, cast_params, init_cache, quantize_params, split_layers, unrolled_params
 from spade_jax.sampler.decode import SlotState, copy_rows, decode_block, prefill
 from spade_jax.sampler.sampling import SamplingConfig, pack
 
@@ -245,6 +245,8 @@ class Engine:
     def set_params(self, params: Any, version: int) -> None:
         """Swaps the weights between two steps; tokens drawn from now on carry `version`."""
         self._params = self._convert(params, self._model.config.dtype)
+        # Cut up here: in the decode call it would be done once for every block.
+        self._layerwise = unrolled_params(self._params, self._model.config.num_layers)
         self._version = version
         if self._on_swap == "reprefill":
             for conversation in self._conversations.values():
@@ -445,7 +447,7 @@ class Engine:
         state = SlotState(token, position, remaining, seed, pack(settings))
         self._cache, tokens, logps = decode_block(
             self._decoder,
-            self._params,
+            self._layerwise,
             self._cache,
             state,
             slots,

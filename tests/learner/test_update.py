@@ -79,7 +79,7 @@ def params_after(update, minibatches):
 
 
 def assert_same(a, b, atol=2e-6):
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol), a, b)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol, rtol=1e-5), a, b)
 
 
 def plain_gradient(params, trajectories, advantages):
