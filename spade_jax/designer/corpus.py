@@ -232,14 +232,17 @@ def chunk(text: str, chunk_words: int) -> list[str]:
         if gathered and words + size > chunk_words:
             pieces.append("\n\n".join(gathered))
             gathered, words = [], 0
-        while size > chunk_words:
-            head = re.match(rf"(?:\s*\S++){{{chunk_words}}}", paragraph)[0]
-            pieces.append(head.strip("\n"))
-            paragraph = paragraph[len(head) :]
-            size -= chunk_words
-        if size:
-            gathered.append(paragraph.strip("\n"))
-            words += size
+        if size > chunk_words:
+            # Cut from a place, not from the front: a record of one line may have millions of words.
+            place, cut = 0, re.compile(rf"(?:\s*\S++){{{chunk_words}}}")
+            while size > chunk_words:
+                head = cut.match(paragraph, place)
+                pieces.append(head[0].strip("\n"))
+                place = head.end()
+                size -= chunk_words
+            paragraph = paragraph[place:]
+        gathered.append(paragraph.strip("\n"))
+        words += size
     if gathered:
         pieces.append("\n\n".join(gathered))
     return pieces

@@ -33,6 +33,12 @@ def test_chunks_keep_paragraphs_whole_and_cut_long_ones_between_words():
     assert corpus.chunk(" \n\n ", 2) == []
 
 
+def test_a_record_of_one_line_is_cut_in_linear_time():
+    text = "word " * 2_000_000
+    pieces = corpus.chunk(text, 100)  # copying the rest after each cut takes minutes
+    assert len(pieces) == 20_000 and {len(piece.split()) for piece in pieces} == {100}
+
+
 def test_no_word_is_lost_in_chunking():
     text = "\n\n".join(" ".join(f"w{i}_{j}" for j in range(i)) for i in range(40))
     for size in (1, 7, 100):
