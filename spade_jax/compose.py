@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
 import pathlib
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -41,7 +42,6 @@ from spade_jax.tokens import chat, jinja_chat
 from spade_jax.tokens import tokenizer as tokenizer_lib
 
 ASSETS = pathlib.Path(__file__).parent / "assets"
-EMBEDDED = ASSETS / "tiny"
 TOKENIZER_FILE = "tokenizer.model"
 POLICY_FILE = "policy.npz"
 ENVIRONMENTS_FILE = "environments.sqlite"
@@ -62,6 +62,15 @@ def sandbox_pool(config: ConfigDict) -> Pool:
         raise UsageError(str(error)) from error
     except SandboxError as error:
         raise RunError(str(error)) from error
+
+
+@contextlib.contextmanager
+def sandbox_failures() -> Iterator[None]:
+    """A sandbox that fails in the middle, for want of processes, say, is a failure of the run and not of our code."""
+    try:
+        yield
+    except SandboxError as error:
+        raise RunError(f"{error}; mend that and run the same command again") from error
 
 
 def sandbox_line(config: ConfigDict, pool: Pool) -> str:
@@ -87,22 +96,25 @@ def _published(path: pathlib.Path) -> bool:
     return path.is_dir() or path.suffix == ".gguf"
 
 
+def tokenizer_path(config: ConfigDict) -> pathlib.Path:
+    """The tokenizer's file, or the folder or .gguf of the model that it comes with."""
+    name = config.tokens.tokenizer
+    if name in checks.EMBEDDED:
+        return ASSETS / name / TOKENIZER_FILE
+    return policy_path(config) if name == "policy" else pathlib.Path(name)
+
+
 def chat_template(config: ConfigDict) -> chat.ChatTemplate | jinja_chat.JinjaTemplate:
     """The tokenizer's chat template."""
-    name = config.tokens.tokenizer
-    path = pathlib.Path(name)
-    if name in checks.EMBEDDED:
-        path = ASSETS / name / TOKENIZER_FILE
-    elif name == "policy":
-        path = policy_path(config)
+    path = tokenizer_path(config)
     try:
         if _published(path):
             return jinja_chat.load(path, thinking=config.tokens.thinking)
         return chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(path))
     except (OSError, RuntimeError, ValueError, KeyError) as error:  # SentencePiece raises RuntimeError
         raise UsageError(
-            f"tokens.tokenizer={name} cannot be used ({error}); use tiny, spiral, a SentencePiece .model with our "
-            "control tokens, or a model's folder or .gguf"
+            f"tokens.tokenizer={config.tokens.tokenizer} cannot be used ({error}); use tiny, spiral, a SentencePiece "
+            ".model with our control tokens, or a model's folder or .gguf"
         ) from error
 
 

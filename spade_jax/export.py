@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> None:
 
 def original_settings(config: ConfigDict) -> dict:
     """What the imported model's own config says beside the shape: ids of special tokens, the length of its context."""
-    path = None if config.policy.init in ("tiny", "scratch") else compose.policy_path(config)
+    path = None if config.policy.init == "scratch" else compose.policy_path(config)
     if path is None or not path.is_dir():
         return {}
     settings = importing.read_config(path)
@@ -79,8 +79,7 @@ def original_settings(config: ConfigDict) -> dict:
 
 def copy_tokenizer(config: ConfigDict, template: object, out: pathlib.Path) -> list[str]:
     """Writes the tokenizer's files; returns their names."""
-    name = config.tokens.tokenizer
-    path = compose.policy_path(config) if name == "policy" else pathlib.Path(name)
+    path = compose.tokenizer_path(config)
     if path.is_dir():
         copied = [file for file in tokenizer_files.FILES if (path / file).is_file()]
         for file in copied:
@@ -89,9 +88,8 @@ def copy_tokenizer(config: ConfigDict, template: object, out: pathlib.Path) -> l
     if path.suffix == ".gguf":
         tokenizer_files.write(out, template.tokenizer, template.source)
         return [tokenizer_files.TOKENIZER_FILE, tokenizer_files.CONFIG_FILE]
-    file = compose.EMBEDDED / compose.TOKENIZER_FILE if name == "tiny" else path
-    shutil.copyfile(file, out / "tokenizer.model")
-    return ["tokenizer.model"]
+    shutil.copyfile(path, out / compose.TOKENIZER_FILE)
+    return [compose.TOKENIZER_FILE]
 
 
 def run() -> None:

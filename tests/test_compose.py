@@ -25,11 +25,11 @@ def _other_config(path):
 
 
 def _cut(path):
-    path.write_bytes((compose.EMBEDDED / compose.POLICY_FILE).read_bytes()[:100_000])
+    path.write_bytes((compose.ASSETS / "tiny" / compose.POLICY_FILE).read_bytes()[:100_000])
 
 
 def _damaged(path):
-    data = bytearray((compose.EMBEDDED / compose.POLICY_FILE).read_bytes())
+    data = bytearray((compose.ASSETS / "tiny" / compose.POLICY_FILE).read_bytes())
     data[len(data) // 2] ^= 255
     path.write_bytes(data)
 

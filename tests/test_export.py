@@ -10,11 +10,13 @@ import sys
 import numpy as np
 import pytest
 
-from configs import spade_qwen3_30b_a3b
+from configs import spade_qwen3_30b_a3b, spiral_tiny
 from spade_jax import compose
+from spade_jax import export as exporting
 from spade_jax.learner import partitioning
 from spade_jax.learner import state as state_lib
 from spade_jax.policy.importing import open_model
+from spade_jax.runtime import checks
 from spade_jax.runtime.checkpoint import Checkpointer
 from spade_jax.runtime.presets import resolve_preset
 from spade_jax.runtime.workdir import write_config
@@ -55,6 +57,14 @@ def test_what_is_exported_is_imported_bit_by_bit(workdir, tmp_path):
         for key in path:
             ours, theirs = ours[key], theirs[key]
         np.testing.assert_array_equal(np.asarray(ours), theirs[...])
+
+
+@pytest.mark.parametrize("name", checks.EMBEDDED)
+def test_an_embedded_tokenizer_goes_along(name, tmp_path):
+    config = spiral_tiny.get_config()
+    config.tokens.tokenizer = name
+    assert exporting.copy_tokenizer(config, compose.chat_template(config), tmp_path) == ["tokenizer.model"]
+    assert (tmp_path / "tokenizer.model").read_bytes() == compose.tokenizer_path(config).read_bytes()
 
 
 @pytest.mark.slow

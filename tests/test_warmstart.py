@@ -28,7 +28,7 @@ def generator(**mixture):
 
 @pytest.fixture(scope="module")
 def template():
-    return chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(compose.EMBEDDED / compose.TOKENIZER_FILE))
+    return chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(compose.ASSETS / "tiny" / compose.TOKENIZER_FILE))
 
 
 def test_a_sample_is_a_function_of_seed_and_index():

@@ -70,7 +70,7 @@ class _Steady(random.Random):
 
 
 def test_the_embedded_policy_has_room_for_programs_and_plays():
-    template = chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(compose.EMBEDDED / compose.TOKENIZER_FILE))
+    template = chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(compose.ASSETS / "tiny" / compose.TOKENIZER_FILE))
     encode = template.tokenizer.encode
     for family in FAMILIES.values():
         for split in SPLITS:

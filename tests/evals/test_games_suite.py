@@ -23,7 +23,7 @@ MATCH = games.MatchSettings({name: {} for name in GAMES}, 200, (-1.0, 0.0), 16)
 
 @pytest.fixture(scope="module")
 def template():
-    return chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(compose.EMBEDDED / compose.TOKENIZER_FILE))
+    return chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(compose.ASSETS / "tiny" / compose.TOKENIZER_FILE))
 
 
 def settings(*names, opponents=("random",), matches=20):

@@ -15,7 +15,7 @@ CONTEXT = 256
 
 @pytest.fixture(scope="session")
 def template():
-    return chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(compose.EMBEDDED / compose.TOKENIZER_FILE))
+    return chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(compose.ASSETS / "tiny" / compose.TOKENIZER_FILE))
 
 
 @pytest.fixture(scope="session")
