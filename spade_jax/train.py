@@ -51,6 +51,7 @@ def main(argv: Sequence[str]) -> None:
     checks.check_config(config)
     with contextlib.ExitStack() as stack:
         stack.enter_context(WorkdirLock(workdir))
+        stack.enter_context(compose.sandbox_failures())
         for difference in compare_config(workdir, config):
             print(f"config changed: {difference}", flush=True)
         finished = {"spade": spade, "spiral": spiral}[config.method.algorithm](stack, config, workdir)

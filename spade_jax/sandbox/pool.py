@@ -539,7 +539,13 @@ class Pool:
     # --- fork servers ----------------------------------------------------------------
 
     def _start(self, server: ForkServer) -> None:
-        control = server.start(self.limits, self._wanted, self.max_live)
+        try:
+            control = server.start(self.limits, self._wanted, self.max_live)
+        except OSError as error:
+            raise SandboxError(
+                f"the sandbox cannot start a fork server: {error.strerror}; raise the limits on processes, memory and "
+                "descriptors (ulimit -u, -v, -n)"
+            ) from error
         self._update_start_by()
         self._handlers[control.fileno()] = server
         self._epoll.register(control, select.EPOLLIN)

@@ -31,7 +31,7 @@ class ForkServer:
 
     Attributes:
       hash_seed: of its interpreter.
-      process: the process that was started; the one that forks may be its child.
+      process: the process that was started, None once it is reaped; the one that forks may be its child.
       control: the control socket, None once the server is known to have ended.
       ready: it forks on request.
       start_by: when a start is late.
@@ -125,6 +125,7 @@ class ForkServer:
         with process.stderr as pipe:
             os.set_blocking(pipe.fileno(), False)  # a dying child may still hold the other end
             lines = (pipe.read() or b"").decode("utf-8", "replace").strip().splitlines()
+        self.process = None
         status = f" (status {process.returncode})"
         return f"{status}: {wire.one_line(lines[-1])}" if lines else status
 

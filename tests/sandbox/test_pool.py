@@ -13,7 +13,7 @@ import pytest
 import sandbox_checks
 from sandbox_checks import COUNTER
 
-from spade_jax.sandbox import Limits, Pool
+from spade_jax.sandbox import Limits, Pool, SandboxError, zygote
 
 LIMITS = Limits(memory_mb=64, call_seconds=3.0)
 
@@ -372,6 +372,25 @@ def test_a_dead_fork_server_costs_its_own_environments_and_is_replaced():
         sandbox_checks.play_counter(pool, pool.open(COUNTER, "Counter"))
         after = sandbox_checks.server_pids(pool)
         assert after[0] != before[0] and after[1] == before[1]
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "reason"),
+    [("/bin/false", r"ended \(status 1\)"), ("/nowhere", r"No such file or directory; raise the limits")],
+)
+def test_a_fork_server_that_does_not_start_says_why(monkeypatch, interpreter, reason):
+    message = f"the sandbox cannot start a fork server: .*{reason}"
+    with Pool(max_live=3) as pool:
+        monkeypatch.setattr(zygote.sys, "executable", interpreter)
+        with pytest.raises(SandboxError, match=message):
+            Pool(max_live=3)
+        for server in list(pool._servers.values()):
+            server.process.kill()
+        env = pool.open(COUNTER, "Counter")
+        with pytest.raises(SandboxError, match=message):
+            for _ in range(50):
+                pool.request(env, "construct")
+                pool.poll(1.0)
 
 
 def test_random_killing_under_load_loses_no_ticket_and_leaks_nothing():
