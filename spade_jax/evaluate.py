@@ -17,6 +17,7 @@ ratings. A single run's snapshots take part.
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -57,8 +58,12 @@ def main(argv: Sequence[str]) -> None:
             "policy.init=scratch starts every seed from other weights, so runs have no common start to be measured "
             "against; evaluate runs that began with stored weights"
         )
-    if _OUT.value and not pathlib.Path(_OUT.value).absolute().parent.is_dir():
-        raise UsageError(f"--out={_OUT.value} is in no folder that exists; make the folder first")
+    if _OUT.value:  # now, not when the measuring is over
+        folder = pathlib.Path(_OUT.value).absolute().parent
+        if not folder.is_dir():
+            raise UsageError(f"--out={_OUT.value} is in no folder that exists; make the folder first")
+        if pathlib.Path(_OUT.value).is_dir() or not os.access(folder, os.W_OK):
+            raise UsageError(f"--out={_OUT.value} cannot be written; name a file in a folder that you can write to")
     for workdir in _WORKDIRS.value:
         if not (pathlib.Path(workdir) / "checkpoints").is_dir():
             raise UsageError(f"--workdirs: {workdir} holds no checkpoints; name the workdir of a run")
@@ -72,7 +77,7 @@ def main(argv: Sequence[str]) -> None:
 
 def probe_suite(config: ConfigDict, workdirs: Sequence[str], instances: int, out: str | None) -> None:
     """Prints the win rates of start and runs on the held-out probe, and the gain."""
-    with compose.sandbox_pool(config) as pool:
+    with compose.sandbox_failures(), compose.sandbox_pool(config) as pool:
         template = compose.chat_template(config)
         compile_cache.enable_compile_cache(config.compile_cache.dir)
         model, initial_params = compose.policy(config, template)

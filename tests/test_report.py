@@ -383,6 +383,8 @@ def test_runs_of_several_seeds_are_drawn_on_one_chart(tmp_path):
     edges = [float(point.split(",")[1]) for point in band.get("points").split()]
     assert heights[0] > heights[1] > heights[2] and len(edges) == 6
     assert edges[0] - heights[0] == pytest.approx(heights[0] - edges[-1], abs=0.2)
+    with pytest.raises(UsageError, match="cannot be written .Is a directory"):
+        comparison.write_comparison(runs, ["agent/win_rate"], str(tmp_path / "new"))
     with pytest.raises(UsageError, match="has no eval/probe"):
         comparison.write_comparison(runs, ["eval/probe/all"], str(tmp_path / "c.svg"))
     with pytest.raises(UsageError, match="at most 9"):

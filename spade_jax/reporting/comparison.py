@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import pathlib
 import typing
 from collections.abc import Sequence
 
 import numpy as np
 
 from spade_jax.reporting import charts
+from spade_jax.reporting.write import write_page
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.metrics import read_scalars
 
@@ -30,7 +32,7 @@ def write_comparison(workdirs: Sequence[str], tags: Sequence[str], out: str) -> 
     """Draws shares (win rates, valid share) of several runs to an SVG file; returns its path.
 
     Raises:
-      UsageError: more tags than colours, or a workdir that lacks one of them.
+      UsageError: more tags than colours, a workdir that lacks one of them, or `out` cannot be written.
     """
     colours = typing.get_args(charts.Colour)
     if len(tags) > len(colours):
@@ -50,7 +52,7 @@ def write_comparison(workdirs: Sequence[str], tags: Sequence[str], out: str) -> 
     drawing = charts.line_drawing(
         lines, title=title, size=charts.WIDE, unit="share", steps=(first, last), include=(0.0,)
     )
-    os.makedirs(os.path.dirname(os.path.abspath(out)), exist_ok=True)
-    with open(out, "w", encoding="utf-8") as file:
-        file.write(drawing)
+    with contextlib.suppress(OSError):  # then the file cannot be written either, which the next line says
+        pathlib.Path(out).absolute().parent.mkdir(parents=True, exist_ok=True)
+    write_page(pathlib.Path(out), drawing)
     return out
