@@ -46,11 +46,11 @@ def enable_compile_cache(setting: str) -> Path | None:
     """
     if setting == "off":
         return None
-    directory = default_directory() if setting == "auto" else Path(setting).expanduser().absolute()
     try:
+        directory = default_directory() if setting == "auto" else Path(setting).expanduser().absolute()
         directory.mkdir(parents=True, exist_ok=True)
         writable = os.access(directory, os.W_OK | os.X_OK)
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: a user without a home
         writable = False
     if not writable:
         if setting == "auto":

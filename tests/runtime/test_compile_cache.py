@@ -44,3 +44,14 @@ def test_off_and_unwritable(monkeypatch, tmp_path):
         enable_compile_cache(str(tmp_path / "file"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert enable_compile_cache("auto") is None
+
+
+def test_a_user_without_a_home(monkeypatch):
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert enable_compile_cache("auto") is None
+    with pytest.raises(UsageError, match="cannot be written to"):
+        enable_compile_cache("~nobody-of-this-name/cache")
