@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import errno
 import hashlib
 import json
 import math
@@ -109,7 +110,7 @@ class Memory:
         self._db = sqlite3.connect(self.path, isolation_level=None, timeout=30.0)
         try:
             self._open()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self._db.close()
             raise ValueError(
                 f"{self.path} cannot be opened as an environment memory ({error}); move it away or use another workdir"
@@ -289,6 +290,9 @@ class Memory:
             raise ValueError(
                 f"{self.path} is a database of another program or version; move it away or use another workdir"
             )
+        damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if damage != "ok":  # or a query would find it in the middle of the run
+            raise sqlite3.DatabaseError(f"it is damaged: {' '.join(damage.split())}")
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")  # a checkpoint must never be newer than its memory
 
@@ -419,8 +423,9 @@ class _Transaction:
             self._fail(error)
 
     def _fail(self, error: sqlite3.OperationalError) -> None:
+        number = errno.ENOSPC if "full" in str(error) else errno.EIO
         raise OSError(
-            f"{self._path} cannot be written ({error}); free space or close other writers, then rerun"
+            number, f"cannot be written ({error}); free space or close other writers", str(self._path)
         ) from error
 
 

@@ -17,6 +17,12 @@ from ml_collections import ConfigDict
 from spade_jax.runtime.errors import EXIT_FAILURE, EXIT_USAGE, RunError, UsageError
 from spade_jax.runtime.shutdown import EXIT_INTERRUPTED
 
+# Errors of a file that no code of ours can be blamed for: its disk, its rights, or somebody who removed it.
+_OF_THE_MACHINE = frozenset(
+    getattr(errno, name)
+    for name in ("EACCES", "EIO", "EMFILE", "ENFILE", "ENOENT", "ENOTDIR", "EPERM", "EROFS", "ESTALE")
+)
+
 _WARNING = -1  # absl's verbosity for "warnings and worse"
 
 
@@ -27,8 +33,8 @@ def run(
 
     `positional` names the arguments that must stand beside the flags.
 
-    Exit codes: 0, 1 for a failure of the run (`RunError`, full disk, or an error in
-    our code), 2 for a mistake of the user (`UsageError`), 130 for an interrupt.
+    Exit codes: 0, 1 for a failure of the run (`RunError`, full disk, a file that cannot be
+    used any more, or an error in our code), 2 for a mistake of the user (`UsageError`), 130 for an interrupt.
     """
     try:
         app.run(main, argv=argv, flags_parser=functools.partial(parse_flags, positional=positional))
@@ -45,11 +51,13 @@ def run(
                 "learner.micro_batch_tokens, sampler.slots or sampler.context, or use more devices",
                 EXIT_FAILURE,
             )
-        if not disk_full(error):
-            raise
         filename = getattr(error, "filename", None)
-        where = f" while writing {filename}" if filename else ""
-        _end(f"the disk is full{where}; free some space and run the same command again", EXIT_FAILURE)
+        if disk_full(error):
+            where = f" while writing {filename}" if filename else ""
+            _end(f"the disk is full{where}; free some space and run the same command again", EXIT_FAILURE)
+        if not (isinstance(error, OSError) and error.errno in _OF_THE_MACHINE and filename):
+            raise
+        _end(f"{filename}: {error.strerror}; mend that and run the same command again", EXIT_FAILURE)
     raise AssertionError("absl's app.run always exits")
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -214,6 +215,18 @@ def test_a_file_that_is_no_database(tmp_path):
     ):
         Memory(path)
     assert path.read_text().startswith("not a database")
+
+
+@pytest.mark.parametrize("place", [0.0, 0.4, 0.7])
+def test_a_damaged_file_is_refused_when_it_is_opened(open_memory, place):
+    with contextlib.closing(open_memory()) as store:
+        store.add(0, [dataclasses.replace(record(str(i)), source=f"{i:03}" * 1000) for i in range(20)])
+    damaged = bytearray(store.path.read_bytes())
+    start = max(100, int(place * len(damaged)) // 4096 * 4096)
+    damaged[start : start + 4096] = b"\xdf" * len(damaged[start : start + 4096])
+    store.path.write_bytes(damaged)
+    with pytest.raises(ValueError, match="environments.sqlite cannot be opened as an environment memory"):
+        Memory(store.path)
 
 
 def test_a_database_of_another_program(tmp_path):

@@ -29,6 +29,7 @@ def main(argv):
     if how == "usage": raise UsageError("a=1 is wrong;\\n use 2")
     if how == "failure": raise RunError("the run failed")
     if how == "full": raise OSError(errno.ENOSPC, "No space left on device", "/x/y")
+    if how == "gone": raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/x/y")
     if how == "memory": raise MemoryError
     if how == "bug": raise KeyError("bug")
     if how == "interrupt": raise KeyboardInterrupt
@@ -119,6 +120,7 @@ def test_missing_workdir(tmp_path):
         ("usage", 2, "a=1 is wrong; use 2"),
         ("failure", 1, "the run failed"),
         ("full", 1, "the disk is full while writing /x/y; free some space and run the same command again"),
+        ("gone", 1, "/x/y: No such file or directory; mend that and run the same command again"),
         (
             "memory",
             1,
