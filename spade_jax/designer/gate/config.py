@@ -17,7 +17,8 @@ class GateConfig:
       determinism_seeds: seeds that are replayed in two processes.
       trivial_seeds: seeds after which a scoring mindless policy is judged.
       trivial_score: a mindless policy must not average above this.
-      perturbed_wins: share of seeds from which on a perturbed solution wins too often.
+      perturbed_wins: share of seeds from which on a solution perturbed otherwise wins too often.
+      other_wins: share of pairs of seeds from which on one's solution wins the other too often.
       distinct_observations: least number of distinct first observations.
       sealed_seeds: seeds on which answers are looked for in texts.
       parrot_score: a policy that repeats the hint must not win more often.
@@ -34,6 +35,7 @@ class GateConfig:
     trivial_seeds: int = 24
     trivial_score: float = 0.1
     perturbed_wins: float = 0.5
+    other_wins: float = 0.25
     distinct_observations: int = 4
     sealed_seeds: int = 16
     parrot_score: float = 0.25

@@ -15,6 +15,10 @@ from spade_jax.designer.gate.actions import PLAIN_GARBAGE, listed_actions
 from spade_jax.designer.gate.session import MAIN, TWIN, Ask, Outcome, Rejected, Session, Step
 from spade_jax.envs.contract import succeeded
 
+# How a solution is perturbed.
+_OTHERS = "another instance's solution"
+_UNBOXED = "another instance's solution without boxes"
+_CUT = "a solution without its last command"
 _UNGUIDED_SCRIPTS = 4  # scripts per seed for a program without solution()
 
 
@@ -32,16 +36,25 @@ def check_responsive(session: Session) -> Outcome:
         played.append(len(asked))
         plain = yield from _replay(session, MAIN, index, solutions[index])
         _require_same(session, index, asked, plain, "after a call of solution()", "without one")
-    wins = {"another instance's solution": [], "a solution without its last command": []}
+    wins: dict[str, list[bool]] = {_OTHERS: [], _UNBOXED: [], _CUT: []}
     for index, commands in enumerate(solutions):
         others = [other for other in solutions if other != commands]
-        scripts = [others[index % len(others)]] if others else []
-        scripts.append([*commands[: played[index] - 1], ""])
-        for name, script in zip(reversed(wins), reversed(scripts), strict=False):
-            steps = yield from _replay(session, MAIN, index, script)
-            wins[name].append(_won(steps))
-            if index < session.config.determinism_seeds:
-                yield from _compare_with_fresh(session, index, script, steps)
+        # Every one of them: where any command of the right form is a coin flip, a few fail by chance.
+        for other in others:
+            wins[_OTHERS].append(_won((yield from _replay(session, MAIN, index, other))))
+        if others and session.config.kind == "game":  # an agent that forgets the box is passed on as it is
+            yield from session.reset(MAIN, index)
+            bare = others[index % len(others)][: session.config.max_turns]
+            wins[_UNBOXED].append(_won((yield from session.respond(MAIN, bare))))
+        cut = [*commands[: played[index] - 1], ""]
+        steps = yield from _replay(session, MAIN, index, cut)
+        wins[_CUT].append(_won(steps))
+        if index < session.config.determinism_seeds:
+            yield from _compare_with_fresh(session, index, cut, steps)
+            # Wrong commands of the right form, one after the other: what luck may hide behind.
+            wrong = [command for other in others for command in other]
+            steps = yield from _replay(session, MAIN, index, wrong)
+            yield from _compare_with_fresh(session, index, wrong, steps)
     for index in range(session.config.determinism_seeds):
         for script in (solutions[index], [*PLAIN_GARBAGE, *solutions[index]]):
             steps = yield from _replay(session, MAIN, index, script)
@@ -50,8 +63,9 @@ def check_responsive(session: Session) -> Outcome:
             _, again = yield from session.episode(MAIN, session.seed(index), script, construct=False)
             _require_same(session, index, steps, again, "on a new instance", "on one that was reset")
     for name, outcomes in wins.items():
-        if outcomes and sum(outcomes) >= session.config.perturbed_wins * len(outcomes):
-            raise Rejected("trivial", f"{name} wins on {sum(outcomes)} of {len(outcomes)} seeds: actions hardly matter")
+        share = session.config.other_wins if name == _OTHERS else session.config.perturbed_wins
+        if outcomes and sum(outcomes) >= share * len(outcomes):
+            raise Rejected("trivial", f"{name} wins {sum(outcomes)} of {len(outcomes)} times: actions hardly matter")
     shown = ", ".join(f"{name} wins {sum(outcomes)} of {len(outcomes)}" for name, outcomes in wins.items())
     return True, f"replays agree on {len(solutions)} seeds; {shown}"
 
