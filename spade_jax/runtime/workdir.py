@@ -123,12 +123,18 @@ def compare_config(workdir: str | os.PathLike[str], config: Any) -> list[str]:
       The differences that were permitted, for the log; [] otherwise.
 
     Raises:
-      UsageError: the workdir belongs to a run with another config, or its config.json is damaged.
+      UsageError: the workdir belongs to a run with another config, or its config.json is damaged. Nothing
+        permits another algorithm, whose state is of another kind.
     """
     old = _read_config(workdir)
     if old is None:
         return []
     differences = config_differences(old, _as_json(config))
+    if algorithm := [difference for difference in differences if difference.startswith("method.algorithm:")]:
+        raise UsageError(
+            f"--workdir={workdir} holds a run of another algorithm ({algorithm[0]}), which cannot be gone on with; "
+            "name another workdir"
+        )
     if differences and not config.run.allow_config_change:
         raise UsageError(
             f"--workdir={workdir} holds a run with another config ({_listing(differences)}); "
@@ -172,8 +178,11 @@ def write_config(workdir: str | os.PathLike[str], config: Any) -> None:
     """Makes the resolved config the workdir's own, whole or not at all."""
     path = Path(workdir) / CONFIG_FILE
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(_as_json(config), indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    try:
+        partial.write_text(json.dumps(_as_json(config), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _as_json(config: Any) -> dict[str, Any]:

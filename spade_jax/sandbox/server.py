@@ -138,7 +138,7 @@ def raise_descriptor_limit(max_live: int) -> None:
         fitting = (hard - _SPARE_DESCRIPTORS) // 2
         raise ValueError(
             f"sandbox max_live={max_live} needs {needed} descriptors and the hard limit is {hard}; "
-            f"use at most {fitting}, or raise it (ulimit -Hn)"
+            + (f"use at most {fitting}, or raise it (ulimit -Hn)" if fitting > 0 else "raise it (ulimit -Hn)")
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

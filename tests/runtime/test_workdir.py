@@ -77,6 +77,10 @@ def test_config_is_written_and_compared(tmp_path):
     write_config(tmp_path, config)
     config.run.allow_config_change = False
     assert compare_config(tmp_path, config) == []  # the new config is now the run's
+    config.run.allow_config_change = True
+    config.method.algorithm = "spiral"
+    with pytest.raises(UsageError, match=r"another algorithm \(method.algorithm: spade -> spiral\).*another workdir$"):
+        compare_config(tmp_path, config)
 
 
 def test_differences_name_absent_keys():
