@@ -64,6 +64,8 @@ def main(argv: Sequence[str]) -> None:
             raise UsageError(f"--out={_OUT.value} is in no folder that exists; make the folder first")
         if pathlib.Path(_OUT.value).is_dir() or not os.access(folder, os.W_OK):
             raise UsageError(f"--out={_OUT.value} cannot be written; name a file in a folder that you can write to")
+        if _SUITE.value == "games" and _OUT.value.endswith(".svg"):
+            raise UsageError(f"--out={_OUT.value} is where the chart beside the figures goes; name a .json file")
     for workdir in _WORKDIRS.value:
         if not (pathlib.Path(workdir) / "checkpoints").is_dir():
             raise UsageError(f"--workdirs: {workdir} holds no checkpoints; name the workdir of a run")

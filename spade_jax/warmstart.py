@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import pathlib
 import random
 import time
@@ -24,7 +25,7 @@ from typing import Any
 import jax
 import numpy as np
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from spade_jax import compose, structs
 from spade_jax.designer import corpus, prompts, tool_prompts
@@ -51,6 +52,17 @@ _TOOL_KINDS = "tool_"  # how the kinds of samples about tool use begin
 _GAME_KINDS = "game_"  # and those of moves in two-player games
 _CARELESS = "_careless"  # how the kinds of plays end that a player makes without looking
 _DOCUMENT_WORDS = 120
+_MOST_SKIPPED = 1000  # samples that no bucket holds, before that is taken for a mistake
+_RANGES = {
+    "seed": (0, 2**32 - 1),
+    "vocab_size": (2, 2**20),
+    "tokenizer_samples": (1, 2**31 - 1),
+    "exemplar_share": (0, 1),
+    "tokens_per_step": (1, 2**31 - 1),
+    "warmup_steps": (0, 2**31 - 1),
+    "weight_decay": (0, 1e6),
+    "log_steps": (1, 2**31 - 1),
+}
 
 
 # ---------------------------------------------------------------------------
@@ -217,13 +229,19 @@ def batches(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Endless (int32[B, T], float32[B, T]) batches, one length bucket each, as buckets fill."""
     pending: dict[int, list] = {length: [] for length in config.buckets}
-    index = 0
+    index = skipped = 0
     while True:
         tokens, weights = tokenize(template, generator.sample(index), config.prompt_weight)
         index += 1
         length = next((length for length in config.buckets if len(tokens) <= length), None)
         if length is None:
-            continue  # a long document beside a long exemplar; rare, and the next sample will do
+            skipped += 1  # a long document beside a long exemplar; rare, and the next sample will do
+            if skipped > max(_MOST_SKIPPED, index // 2):
+                raise UsageError(
+                    f"buckets={tuple(config.buckets)}: {skipped} of {index} samples are longer than the last, the "
+                    f"newest of {len(tokens)} tokens; add a longer one"
+                )
+            continue
         pending[length].append((tokens, weights))
         rows = max(1, config.tokens_per_step // length // row_multiple) * row_multiple
         if len(pending[length]) == rows:
@@ -241,11 +259,35 @@ def batches(
 # ---------------------------------------------------------------------------
 
 
+def check_config(config: ConfigDict) -> None:
+    """Raises UsageError for settings that cannot work, before anything is written."""
+    for key, (least, greatest) in _RANGES.items():
+        if not least <= config[key] <= greatest:
+            raise UsageError(f"{key}={config[key]} is out of range; give a value between {least} and {greatest}")
+    buckets = tuple(config.buckets)
+    if not buckets or any(not isinstance(b, int) or b < 2 for b in buckets) or list(buckets) != sorted(set(buckets)):
+        raise UsageError(f"buckets={buckets} must be ascending lengths of at least 2; e.g. (160, 256, 464, 928)")
+    for name, stage in config.stages.items():
+        if stage.steps < 1 or not 0 < stage.learning_rate <= 1:
+            raise UsageError(
+                f"stages.{name}.steps={stage.steps}, learning_rate={stage.learning_rate} learn nothing; give 1 step or "
+                "more and a rate above 0, at most 1"
+            )
+        shares = list(stage.mixture.values())
+        if not all(0 <= share < math.inf for share in shares) or not sum(shares) > 0:
+            raise UsageError(f"stages.{name}.mixture has the shares {shares}; give none below 0 and one above it")
+    try:
+        DecoderConfig(vocab_size=config.vocab_size, **config.policy.to_dict())
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
 def main(argv):
     del argv
     config, out = _CONFIG.value, pathlib.Path(_OUT.value)
     if "stages" not in config:
         raise UsageError("--config has no `stages`, so it is no warm start's; use configs/warmstart_tiny.py or a copy")
+    check_config(config)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -268,7 +310,10 @@ def main(argv):
         generator = Generator(config.seed, next(iter(stages.values()))["mixture"], config.exemplar_share)
         samples = (generator.sample(-1 - i) for i in range(config.tokenizer_samples))
         texts = (text for exchanges in samples for exchange in exchanges for text in exchange)
-        tokenizer_lib.train_sentencepiece(texts, out / compose.TOKENIZER_FILE, config.vocab_size)
+        try:
+            tokenizer_lib.train_sentencepiece(texts, out / compose.TOKENIZER_FILE, config.vocab_size)
+        except RuntimeError as error:  # SentencePiece's word for fewer pieces than characters, or more than it finds
+            raise UsageError(f"vocab_size={config.vocab_size} cannot be learned from the samples ({error})") from error
     template = chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(out / compose.TOKENIZER_FILE))
     print(f"tokenizer: {template.tokenizer.vocab_size} pieces", flush=True)
 

@@ -15,6 +15,7 @@ from spade_jax import compose, warmstart
 from spade_jax.designer import gate, parse, prompts
 from spade_jax.envs import families
 from spade_jax.envs.families import base
+from spade_jax.runtime.errors import UsageError
 from spade_jax.tokens import chat, parsing
 from spade_jax.tokens import tokenizer as tokenizer_lib
 
@@ -156,6 +157,31 @@ def test_responses_weigh_one_and_prompts_as_configured(template):
 def test_the_gate_passes_what_the_designer_learns_from():
     checked = gate.check(parsing.fenced_program(generator(program=1).sample(3)[0][1]))
     assert next(checked).calls[0] == ("construct", ())  # it got past the static checks
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"vocab_size": -1}, "vocab_size=-1 is out of range"),
+        ({"weight_decay": float("nan")}, "weight_decay=nan is out of range"),
+        ({"buckets": ()}, "buckets=() must be ascending"),
+        ({"stages.a_write.steps": 0}, "stages.a_write.steps=0, .*learn nothing"),
+        ({"stages.b_play.mixture.plain": -1.0}, "stages.b_play.mixture has the shares"),
+        ({"policy.num_kv_heads": 5}, "num_kv_heads=5"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(setting, message):
+    config = warmstart_tiny.get_config()
+    config.update_from_flattened_dict(setting)
+    with pytest.raises(UsageError, match=message.replace("()", r"\(\)")):
+        warmstart.check_config(config)
+
+
+def test_buckets_that_hold_no_sample_are_no_endless_search(template):
+    config = warmstart_tiny.get_config()
+    config.buckets = (4, 8)
+    with pytest.raises(UsageError, match=r"buckets=\(4, 8\): 1001 of 1001 samples"):
+        next(warmstart.batches(generator(hint=1), template, config, 1))
 
 
 @pytest.mark.slow
