@@ -56,18 +56,16 @@ def read_program(name: str) -> str:
     """
     path = pathlib.Path(name)
     try:
-        if not path.is_file():
-            raise UsageError(f"{name!a} is not a file; give the path of a program, e.g. door.py")
-        size = path.stat().st_size
-        if size > _MAX_BYTES:
-            raise UsageError(
-                f"{name!a} has {size} bytes; a program is at most {parse.MAX_SOURCE_CHARS} characters long"
-            )
-        return path.read_bytes().decode("utf-8-sig")
+        size = path.stat().st_size if path.is_file() else None
+        if size is not None and size <= _MAX_BYTES:
+            return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{name!a} is not UTF-8 at byte {error.start}; save it as UTF-8") from error
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise UsageError(f"{name!a} cannot be read ({error}); give the path of a readable program") from error
+    if size is None:
+        raise UsageError(f"{name!a} is not a file; give the path of a program, e.g. door.py")
+    raise UsageError(f"{name!a} has {size} bytes; a program is at most {parse.MAX_SOURCE_CHARS} characters long")
 
 
 def as_text(name: str, report: structs.GateReport) -> str:

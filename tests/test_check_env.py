@@ -99,7 +99,7 @@ def test_odd_files(tmp_path, content, code, said):
     ("arguments", "said"),
     [
         ([], "FILE.py is missing"),
-        (["/no/such/door.py"], "'/no/such/door.py' is not a file"),
+        (["/no/such/door.py"], "error: '/no/such/door.py' is not a file"),
         ([ROOT], "is not a file"),
         ([__file__, "second.py"], "unexpected argument 'second.py'"),
         ([__file__, "--hints=x"], "hints"),
