@@ -203,6 +203,8 @@ class Checkpointer:
     def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
             self.close()
+        else:
+            _ignore_closed_loops()  # what has failed, a full disk, say, may fail the save under way as well
 
     def _save_error(self, error: Exception) -> RunError:
         _ignore_closed_loops()
