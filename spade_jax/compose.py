@@ -27,6 +27,7 @@ from spade_jax.learner import batch, objective, partitioning
 from spade_jax.learner import state as state_lib
 from spade_jax.learner import step as step_lib
 from spade_jax.policy import Decoder, DecoderConfig, load_params
+from spade_jax.policy.config import LoraConfig
 from spade_jax.policy.importing import open_model, read_shape
 from spade_jax.rollout import regenerate
 from spade_jax.rollout.design import DesignSettings
@@ -120,7 +121,7 @@ def chat_template(config: ConfigDict) -> chat.ChatTemplate | jinja_chat.JinjaTem
 
 def policy(config: ConfigDict, template: chat.ChatTemplate | jinja_chat.JinjaTemplate) -> tuple[Decoder, Any]:
     """The network and its initial weights: host arrays, or ones that are read when indexed; None for a random start."""
-    execution = dict(dtype=config.policy.dtype, remat=config.policy.remat)
+    how = execution(config)
     padded = False  # published models have rows in their embedding that no token uses
     if config.policy.init == "scratch":
         shape, params = _architecture(config), None
@@ -128,7 +129,7 @@ def policy(config: ConfigDict, template: chat.ChatTemplate | jinja_chat.JinjaTem
         path = policy_path(config)
         try:
             if _published(path):
-                (params, shape), padded = open_model(path), True
+                (params, shape), padded = open_model(path, how["param_dtype"]), True
             elif not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
                 raise ValueError("it is not an .npz, or not a whole one")
             else:
@@ -145,18 +146,29 @@ def policy(config: ConfigDict, template: chat.ChatTemplate | jinja_chat.JinjaTem
             f"{config.tokens.tokenizer} one of {template.tokenizer.vocab_size}; give a pair that belongs together"
         )
     try:
-        return Decoder(dataclasses.replace(shape, **execution, attention=_attention(config, shape))), params
+        return Decoder(dataclasses.replace(shape, **how, attention=_attention(config, shape))), params
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
+def execution(config: ConfigDict) -> dict[str, Any]:
+    """What the config says of the network beside its shape."""
+    settings = config.policy.lora
+    lora = LoraConfig(settings.rank, settings.alpha, settings.targets) if settings.rank else None
+    # Weights that are not trained need no more precision than their products have.
+    param_dtype = "float32" if lora is None else config.policy.dtype
+    return dict(dtype=config.policy.dtype, remat=config.policy.remat, param_dtype=param_dtype, lora=lora)
+
+
 def shape(config: ConfigDict) -> DecoderConfig:
     """The network's shape, for which the weights need not be there."""
-    if config.policy.init == "scratch":
-        return _architecture(config)
-    path = policy_path(config)
     try:
-        return read_shape(path) if _published(path) else load_params(path)[1]
+        if config.policy.init == "scratch":
+            found = _architecture(config)
+        else:
+            path = policy_path(config)
+            found = read_shape(path) if _published(path) else load_params(path)[1]
+        return dataclasses.replace(found, **execution(config))
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise UsageError(f"policy.init={config.policy.init} cannot be read ({error})") from error
 
@@ -166,7 +178,7 @@ def _attention(config: ConfigDict, shape: DecoderConfig) -> str:
     if config.policy.attention != "auto":
         return config.policy.attention
     fits = config.policy.dtype == "bfloat16" and not shape.attention_softcap and shape.head_dim <= 128
-    return "cudnn" if fits and jax.default_backend() == "gpu" else "xla"
+    return {"gpu": "cudnn" if fits else "xla", "tpu": "splash"}.get(jax.default_backend(), "xla")
 
 
 def _architecture(config: ConfigDict) -> DecoderConfig:

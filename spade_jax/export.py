@@ -3,8 +3,8 @@
     python -m spade_jax.export --workdir=DIR --out=HFDIR
 
 The weights are those of the newest checkpoint, in Hugging Face's names; the config is the model's, the tokenizer and
-chat template are the files that the run used. In the default float32 they are the trained ones to the bit; a model
-that was imported and not trained comes out as it went in, in the precision that it came in too.
+chat template are the files that the run used. Adapters are merged. In the default float32 the weights are the trained
+ones to the bit; a model that was imported and not trained comes out as it went in, in the precision it came in too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> None:
     template = compose.chat_template(config)
     model, params = compose.policy(config, template)
     try:
-        settings = huggingface.to_huggingface(model.config, context=config.sampler.context, dtype=_DTYPE.value)
+        settings = huggingface.to_huggingface(model.config.merged, context=config.sampler.context, dtype=_DTYPE.value)
     except ValueError as error:
         raise UsageError(str(error)) from error
 

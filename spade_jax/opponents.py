@@ -14,7 +14,7 @@ from spade_jax import compose
 from spade_jax.evals import games as evals
 from spade_jax.learner import partitioning
 from spade_jax.learner import state as state_lib
-from spade_jax.policy import load_params, save_params
+from spade_jax.policy import Decoder, load_params, merge_adapters, save_params
 from spade_jax.rollout.endpoint import EndpointPlayer
 from spade_jax.rollout.players import Player, PolicyPlayer
 from spade_jax.runtime import seeds
@@ -53,7 +53,9 @@ class Opponents:
         """Writes the present policy down, where its turn has come."""
         if (self._many and step % self._every == 0) or (self._first and step == 0):
             self._folder.mkdir(exist_ok=True)
-            save_params(self._path(step), jax.device_get(self._session.state.params), self._session.model.config)
+            model = self._session.model
+            params = jax.device_get(merge_adapters(self._session.state.params, model.config))
+            save_params(self._path(step), params, model.config.merged)
 
     def _path(self, step: int) -> pathlib.Path:
         return self._folder / f"step_{step:06d}.npz"
@@ -100,7 +102,7 @@ class Opponents:
             raise RunError(
                 f"{path} cannot be read ({error.strerror}); restore it, or start in another workdir"
             ) from error
-        shardings = state_lib.param_shardings(session.model, session.mesh)
+        shardings = state_lib.param_shardings(Decoder(session.model.config.merged), session.mesh)
         params = partitioning.global_copies(session.mesh, params, shardings)
         if self._engine is None:
             self._engine = compose.engine(self._config, session.model, params, session.template, session.mesh)

@@ -24,23 +24,28 @@ from ml_collections import ConfigDict, config_flags
 from spade_jax import compose
 from spade_jax.learner import partitioning
 from spade_jax.learner import state as state_lib
-from spade_jax.learner.logprobs import model_logprobs
+from spade_jax.learner.batch import Stack
+from spade_jax.learner.batch import pack as pack_rows
+from spade_jax.learner.objective import Sums
+from spade_jax.learner.step import make_accumulate
 from spade_jax.policy import (
     Decoder,
-    cast_params,
     count_active_params,
     count_params,
     init_cache,
-    quantize_params,
+    split_adapters,
     split_layers,
     unrolled_params,
 )
 from spade_jax.runtime import app, checks
 from spade_jax.runtime.errors import UsageError
+from spade_jax.runtime.flops import training_flops
 from spade_jax.runtime.presets import resolve_preset
 from spade_jax.sampler import SamplingConfig, cache_spec
 from spade_jax.sampler.decode import SlotState, decode_block, prefill
+from spade_jax.sampler.engine import sampling_params
 from spade_jax.sampler.sampling import pack
+from spade_jax.structs import Trajectory
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The configuration to be planned.")
 _DEVICES = flags.DEFINE_integer("devices", 8, "Number of devices.", lower_bound=1)
@@ -76,7 +81,7 @@ def main(argv: Sequence[str]) -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", _DEVICES.value)
     kind = KINDS[_KIND.value]
-    shape = dataclasses.replace(compose.shape(config), dtype=config.policy.dtype, remat=config.policy.remat)
+    shape = compose.shape(config)
     model = Decoder(shape)
     try:
         mesh = partitioning.make_mesh(**config.mesh.to_dict())
@@ -97,9 +102,11 @@ def main(argv: Sequence[str]) -> None:
     fits = total <= room
     print("fits" if fits else f"does not fit: {remedy(held | needed)}")
 
-    active = count_active_params(state_lib.abstract_params(model), shape)
+    parts = state_lib.split_trained(model, state_lib.abstract_params(model))
+    trained, frozen = (count_active_params(part, shape) for part in parts)
+    again = 2 * (trained + frozen) if shape.remat else 0  # the forward pass, recomputed
     tokens = config.learner.micro_batch_tokens
-    flops = (8 if shape.remat else 6) * active * tokens  # forward 2, backward 4, recomputation 2
+    flops = (training_flops(trained, frozen) + again) * tokens
     print(f"micro-batch of {tokens} tokens: at best {flops / (_DEVICES.value * kind.flops):.2f} s")
     read = held["sampler's weights"] + held["cache"]
     print(f"decode step of {config.sampler.slots} slots at full context: at best {read / kind.bandwidth * 1e3:.1f} ms")
@@ -120,8 +127,8 @@ def _itemsize(dtype: Any) -> int:
 
 
 def _sampler_params(config: ConfigDict, model: Decoder) -> Any:
-    convert = quantize_params if config.sampler.weight_dtype == "int8" else cast_params
-    return jax.eval_shape(lambda params: convert(params, model.config.dtype), state_lib.abstract_params(model))
+    shapes = state_lib.abstract_params(model)
+    return jax.eval_shape(lambda params: sampling_params(params, model.config, config.sampler.weight_dtype), shapes)
 
 
 def _cache(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> tuple[Any, NamedSharding]:
@@ -135,51 +142,44 @@ def _cache(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> tuple
 def resident(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> dict[str, float]:
     """What a device holds throughout a step, in bytes."""
     params, shardings = state_lib.abstract_params(model), state_lib.param_shardings(model, mesh)
+    trained, trained_shardings = (state_lib.split_trained(model, tree)[0] for tree in (params, shardings))
     optimizer = state_lib.make_optimizer(compose.optimizer_config(config), model)
-    moments = jax.eval_shape(optimizer.init, params)
+    moments = jax.eval_shape(optimizer.init, trained)
     moment_shardings = state_lib.state_shardings(model, optimizer, mesh).opt_state
-    weights = bytes_per_device(params, shardings)
+    weights, gradient = bytes_per_device(params, shardings), bytes_per_device(trained, trained_shardings)
     cache, cache_sharding = _cache(config, model, mesh)
     sampler = _sampler_params(config, model)
     # What the conversion makes of a weight stays where the weight is; the divisors of int8 are next to nothing.
-    share = weights / sum(leaf.size * 4 for leaf in jax.tree.leaves(params))
+    share = weights / sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
     copy = share * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(sampler))
     return {
         "weights": weights,
-        "gradient": weights,
+        "gradient": gradient,
         "optimiser": bytes_per_device(moments, moment_shardings),
-        "reference policy": weights if config.learner.kl_coefficient > 0 else 0.0,
+        "reference policy": gradient if config.learner.kl_coefficient > 0 else 0.0,
         "sampler's weights": weights if sampler == params else copy,
         # What decoding uses: a copy of the layers, cut up.
-        "sampler's layers": copy * count_params(params["layers"]) / count_params(params),
+        "sampler's layers": copy * count_params(sampler["layers"]) / count_params(sampler),
         "cache": bytes_per_device(cache, jax.tree.map(lambda _: cache_sharding, cache)),
     }
 
 
 def temporary(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> dict[str, float]:
     """What a device needs within a compiled function beyond its arguments, in bytes."""
-    params, shardings = state_lib.abstract_params(model), state_lib.param_shardings(model, mesh)
-    length, multiple = config.learner.buckets[-1], partitioning.batch_shards(mesh)
-    count = max(1, config.learner.micro_batch_tokens // length // multiple) * multiple
-    rows = partitioning.batch_sharding(mesh)
-    tokens = jax.ShapeDtypeStruct((count, length), jnp.int32, sharding=rows)
+    placed = jax.tree.map(_placed, state_lib.abstract_params(model), state_lib.param_shardings(model, mesh))
+    count, length, gradient = _gradient(config, model, mesh, placed)
 
-    def loss(params: Any, tokens: jax.Array, positions: jax.Array) -> jax.Array:
-        return jnp.sum(model_logprobs(model, params, tokens, positions, chunk=config.learner.vocab_chunk)[0])
-
-    placed = jax.tree.map(lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where), params, shardings)
-    with partitioning.activate(mesh):
-        gradient = jax.jit(jax.grad(loss), out_shardings=shardings).lower(placed, tokens, tokens).compile()
-
-    sampler = config.sampler
-    low = cast_like(placed, _sampler_params(config, model)) if sampler.weight_dtype == "policy" else placed
+    sampler, merged = config.sampler, Decoder(model.config.merged)
+    _, low = split_adapters(placed)
+    if sampler.weight_dtype == "policy":
+        low = cast_like(low, _sampler_params(config, model))
     shapes, sharding = _cache(config, model, mesh)
-    cache = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding), shapes)
+    cache = jax.tree.map(lambda s: _placed(s, sharding), shapes)
     R, P = min(_PREFILL[0], sampler.slots), min(_PREFILL[1], sampler.context)
     numbers = np.zeros(R, np.int32)
     with jax.set_mesh(mesh):
         filled = prefill.lower(
-            model, low, cache, np.zeros((R, P), np.int32), numbers, numbers, numbers,
+            merged, low, cache, np.zeros((R, P), np.int32), numbers, numbers, numbers,
             window=sampler.context, sharding=sharding,
         ).compile()  # fmt: skip
         slots = np.zeros(sampler.slots, np.int32)
@@ -187,7 +187,7 @@ def temporary(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> di
             slots, slots, slots, np.zeros((sampler.slots, 2), np.uint32), pack([SamplingConfig()] * sampler.slots)
         )
         decoded = decode_block.lower(
-            Decoder(model.config, unrolled=True), layerwise(low, model.config.num_layers), cache, state, None,
+            Decoder(merged.config, unrolled=True), layerwise(low, merged.config.num_layers), cache, state, None,
             jax.random.key(0), 0, steps=sampler.block, window=sampler.context, sharding=sharding,
         ).compile()  # fmt: skip
     return {
@@ -195,6 +195,34 @@ def temporary(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> di
         f"prefill of {R} x {P} tokens": _temporary(filled),
         f"decode block of {sampler.block} steps": _temporary(decoded),
     }
+
+
+def _gradient(
+    config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh, params: Any
+) -> tuple[int, int, jax.stages.Compiled]:
+    """(rows, tokens of a row, the compiled update of its gradient) of a micro-batch of the longest bucket."""
+    length = config.learner.buckets[-1]
+    row = Trajectory(np.zeros(length, np.int32), np.ones(length, bool), np.zeros(length, np.float32), 0, 0, 0.0)
+    [[stack]], _ = pack_rows([row], np.ones(1, np.float32), compose.buckets(config, mesh))
+    rows, whole = partitioning.batch_sharding(mesh, row_axis=1), partitioning.replicated(mesh)
+    batch = jax.tree.map(lambda x: _placed(x, rows), stack.batch)
+    trained, _ = state_lib.split_trained(model, params)
+    gradient = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, jnp.float32, sharding=s.sharding), trained)
+    router = (model.config.num_layers, 2, model.config.num_experts) if model.config.num_experts else None
+    sums = jax.tree.map(lambda x: _placed(x, whole), jax.eval_shape(lambda: Sums.zero(router)))
+    state = state_lib.TrainState(params, None, jax.ShapeDtypeStruct((), jnp.int32, sharding=whole), None, None)
+    reference = batch.behaviour_logp if config.learner.kl_coefficient > 0 else None
+    accumulate = make_accumulate(model, mesh, compose.update_config(config))
+    with partitioning.activate(mesh):
+        lowered = accumulate.lower(
+            (gradient, sums), state, Stack(batch, _placed(stack.count, whole)), batch.behaviour_logp, reference,
+            jax.ShapeDtypeStruct((), bool, sharding=whole),
+        )  # fmt: skip
+        return stack.batch.tokens.shape[1], length, lowered.compile()
+
+
+def _placed(array: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 
 
 def cast_like(placed: Any, wanted: Any) -> Any:

@@ -22,7 +22,7 @@ from spade_jax.learner import step as step_lib
 from spade_jax.policy import count_active_params
 from spade_jax.runtime import compile_cache, distributed, metrics
 from spade_jax.runtime.checkpoint import Checkpointer
-from spade_jax.runtime.flops import describe_devices
+from spade_jax.runtime.flops import describe_devices, training_flops
 from spade_jax.runtime.presets import get_key
 from spade_jax.runtime.profiling import Profiler
 from spade_jax.runtime.progress import Cadence, Column, Progress
@@ -58,6 +58,7 @@ class Session:
       engine: the sampler, on the weights of `state` once a step has begun.
       restored: host state of the newest checkpoint, None in a new workdir.
       first_step: the step to begin with.
+      flops_per_token: of an update.
       writer, timers, progress: of metrics, phases and lines.
     """
 
@@ -80,8 +81,10 @@ class Session:
         self._buckets = compose.buckets(config, self.mesh)
         # Taken before a checkpoint is restored: the reference is the policy the run began with.
         needs_reference = config.learner.kl_coefficient > 0
-        self._reference = state_lib.copy_params(self.state.params) if needs_reference else None
-        self.num_params = count_active_params(self.state.params, self.model.config)
+        trained, frozen = state_lib.split_trained(self.model, self.state.params)
+        self._reference = state_lib.copy_params(trained) if needs_reference else None
+        counts = (count_active_params(part, self.model.config) for part in (trained, frozen))
+        self.flops_per_token = training_flops(*counts)
         print(describe_devices(), flush=True)
         keeping = {"keep": config.checkpoint.keep, "keep_period": config.checkpoint.keep_period}
         self._checkpointer = stack.enter_context(Checkpointer(f"{workdir}/checkpoints", **keeping))

@@ -125,7 +125,7 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
             play_seconds=session.timers.seconds("play"),
             update_seconds=session.timers.seconds("update"),
             trained_tokens=packing.tokens,
-            num_params=session.num_params,
+            flops_per_token=session.flops_per_token,
         )
         write_texts(config, workdir, session, step, matches)
         host = {

@@ -186,7 +186,7 @@ def spade(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> bool
             play_seconds=session.timers.seconds("play"),
             update_seconds=session.timers.seconds("update"),
             trained_tokens=packing.tokens,
-            num_params=session.num_params,
+            flops_per_token=session.flops_per_token,
         )
         log["memory/size"] = len(memory)
         write_texts(config, workdir, writer, step, regeneration, in_play, episodes)

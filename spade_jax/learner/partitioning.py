@@ -37,6 +37,7 @@ DEFAULT_RULES: Rules = {
     "vocab": "tensor",
     "experts": "expert",
     "router": None,
+    "lora": None,
     "layers": None,
     "head_dim": None,
     "length": None,

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 from optax.contrib import MuonDimensionNumbers, muon
 
 from spade_jax.learner import partitioning
+from spade_jax.policy import join_params, split_adapters
 from spade_jax.policy.decoder import Decoder
 from spade_jax.policy.params import init_params, logical_specs
 from spade_jax.policy.weights import LazyParameter
@@ -26,7 +27,7 @@ class TrainState(NamedTuple):
 
     Attributes:
       params: plain dict of the policy's parameters.
-      opt_state: the optimiser's state.
+      opt_state: the optimiser's state, of the parameters that are trained.
       step: int32[], updates made so far; the version that stamps sampled tokens.
       key: typed PRNG key of the run.
       baselines: float32[K], the `ema` estimator's table.
@@ -93,11 +94,20 @@ def make_schedule(config: OptimizerConfig) -> optax.Schedule:
     return optax.join_schedules([ramp, body], [config.warmup_steps])
 
 
+def split_trained(model: Decoder, tree: Any) -> tuple[Any, Any]:
+    """(what is trained, what is frozen) of a tree like that of the parameters; `join_params` is the inverse."""
+    return (tree, {}) if model.config.lora is None else split_adapters(tree)
+
+
+def _trained_specs(model: Decoder) -> Any:
+    return split_trained(model, logical_specs(model))[0]
+
+
 def decay_mask(model: Decoder) -> Any:
-    """True for the parameters that weight decay shrinks: those with two or more axes besides the layer stack."""
+    """Of the trained parameters, True for those that weight decay shrinks: two or more axes besides the layer stack."""
     return jax.tree.map(
         lambda spec: sum(name != "layers" for name in spec) >= 2,
-        logical_specs(model),
+        _trained_specs(model),
         is_leaf=lambda x: isinstance(x, PartitionSpec),
     )
 
@@ -117,7 +127,7 @@ def _matrix_axes(spec: PartitionSpec) -> MuonDimensionNumbers | None:
 
 
 def make_optimizer(config: OptimizerConfig, model: Decoder) -> optax.GradientTransformation:
-    """The optimiser of `config`, over fp32 master weights.
+    """The optimiser of `config`, over the fp32 master weights that are trained.
 
     Raises:
       ValueError: an unknown kind or schedule.
@@ -133,7 +143,7 @@ def make_optimizer(config: OptimizerConfig, model: Decoder) -> optax.GradientTra
             mask=decay_mask(model),
         )
     elif config.kind == "muon":
-        axes = jax.tree.map(_matrix_axes, logical_specs(model), is_leaf=lambda x: isinstance(x, PartitionSpec))
+        axes = jax.tree.map(_matrix_axes, _trained_specs(model), is_leaf=lambda x: isinstance(x, PartitionSpec))
         update = muon(
             schedule,
             weight_decay=config.weight_decay,
@@ -154,7 +164,7 @@ def abstract_params(model: Decoder) -> Any:
 
 
 def param_shardings(model: Decoder, mesh: Mesh, rules: partitioning.Rules = partitioning.DEFAULT_RULES) -> Any:
-    """NamedShardings of the policy's parameters (and of gradients, and of each Adam moment)."""
+    """NamedShardings of the policy's parameters (and of their gradients, and of each Adam moment)."""
     return partitioning.tree_shardings(logical_specs(model), abstract_params(model), mesh, rules)
 
 
@@ -177,9 +187,8 @@ def state_shardings(
                 return by_path[path[start:]]
         return whole
 
-    opt_state = jax.tree_util.tree_map_with_path(
-        like_its_parameter, jax.eval_shape(optimizer.init, abstract_params(model))
-    )
+    trained, _ = split_trained(model, abstract_params(model))
+    opt_state = jax.tree_util.tree_map_with_path(like_its_parameter, jax.eval_shape(optimizer.init, trained))
     return TrainState(params, opt_state, whole, whole, whole)
 
 
@@ -197,7 +206,7 @@ def init_state(
 
     Args:
       params: host arrays of a trained policy to start from (every process passes the same), or parameters that are
-        read when they are indexed; None draws new ones.
+        read when they are indexed; None draws new ones. Adapters are always new: they begin by adding nothing.
 
     Raises:
       ValueError: the tree or a shape of `params` is not this model's.
@@ -207,21 +216,31 @@ def init_state(
 
     def build(params: Any) -> TrainState:
         key = jax.random.key(seed)
+        fresh = init_params(model, key)
         if params is None:
-            params = init_params(model, key)
+            params = fresh
+        elif model.config.lora is not None:
+            params = join_params(split_trained(model, fresh)[0], params)
         params = jax.tree.map(lambda p, s: p.astype(s.dtype), params, shapes)
         baselines = jnp.zeros((num_baselines,), jnp.float32)
-        return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), key, baselines)
+        opt_state = optimizer.init(split_trained(model, params)[0])
+        return TrainState(params, opt_state, jnp.zeros((), jnp.int32), key, baselines)
 
     with partitioning.activate(mesh, rules):
         if params is None:
             return jax.jit(lambda: build(None), out_shardings=shardings)()
-        _check_like(params, shapes)
-        on_device = partitioning.global_copies(mesh, params, shardings.params)
+        _check_like(params, _given(model, shapes))
+        places = _given(model, shardings.params)
+        on_device = partitioning.global_copies(mesh, params, places)
         # What was read for this alone is not kept twice.
         ours = (0,) if all(isinstance(leaf, LazyParameter) for leaf in jax.tree.leaves(params)) else ()
-        make = jax.jit(build, in_shardings=(shardings.params,), out_shardings=shardings, donate_argnums=ours)
+        make = jax.jit(build, in_shardings=(places,), out_shardings=shardings, donate_argnums=ours)
         return make(on_device)
+
+
+def _given(model: Decoder, tree: Any) -> Any:
+    """The part of a tree like that of the parameters that a policy to start from has."""
+    return tree if model.config.lora is None else split_adapters(tree)[1]
 
 
 def copy_params(params: Any) -> Any:

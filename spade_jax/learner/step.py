@@ -25,8 +25,8 @@ from spade_jax.learner import partitioning
 from spade_jax.learner.batch import Stack
 from spade_jax.learner.logprobs import model_logprobs, routed_logprobs
 from spade_jax.learner.objective import ObjectiveConfig, Sums, policy_loss
-from spade_jax.learner.state import TrainState, abstract_params, param_shardings, state_shardings
-from spade_jax.policy import experts
+from spade_jax.learner.state import TrainState, abstract_params, param_shardings, split_trained, state_shardings
+from spade_jax.policy import experts, join_params
 from spade_jax.policy.decoder import Decoder
 
 Update = Callable[..., tuple[TrainState, dict[str, float]]]
@@ -51,50 +51,23 @@ class UpdateConfig:
     router_balance: float = 0.0
 
 
-def make_update(
-    model: Decoder,
-    optimizer: optax.GradientTransformation,
-    mesh: Mesh,
-    config: UpdateConfig,
-    *,
-    rules: partitioning.Rules = partitioning.DEFAULT_RULES,
-) -> Update:
-    """Builds `update(state, minibatches, reference_params=None) -> (state, metrics)`.
+def _micro_batch(mesh: Mesh, tree: Any, i: jax.Array) -> Any:
+    picked = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, i, keepdims=False), tree)
+    return lax.with_sharding_constraint(picked, partitioning.batch_sharding(mesh))
 
-    The update consumes (donates) the given state. `minibatches` is what `batch.pack` made of this process's
-    trajectories, the same number of stacks of the same shapes in every process. An update without any row changes
-    nothing but the step counter. Metrics are floats under their TensorBoard tags, averaged over the update.
 
-    The update raises:
-      FloatingPointError: the loss or the gradient of an optimiser step is not finite; that step is not applied.
-    """
+# The loops run to a traced count, not over all M of a stack: filling micro-batches cost nothing, and a step with one
+# micro-batch more compiles nothing new. Gradients are taken inside the loop, so it need not be differentiable.
+
+
+def make_accumulate(
+    model: Decoder, mesh: Mesh, config: UpdateConfig, *, rules: partitioning.Rules = partitioning.DEFAULT_RULES
+) -> Callable[..., tuple[Any, Sums]]:
+    """The jitted function in which an update spends its time and memory; the planner compiles it, too."""
     routed = model.config.num_experts > 0
-    grad_shardings = param_shardings(model, mesh, rules)
-    full_shardings = state_shardings(model, optimizer, mesh, rules)
-    whole, rows = partitioning.replicated(mesh), partitioning.batch_sharding(mesh)
-    scores = partitioning.batch_sharding(mesh, row_axis=1)
+    grad_shardings, _ = split_trained(model, param_shardings(model, mesh, rules))
 
-    def micro_batch(tree: Any, i: jax.Array) -> Any:
-        picked = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, i, keepdims=False), tree)
-        return lax.with_sharding_constraint(picked, rows)
-
-    # The loops run to a traced count, not over all M of a stack: filling micro-batches cost nothing, and a step with
-    # one micro-batch more compiles nothing new. Gradients are taken inside the loop, so it need not be differentiable.
-
-    @functools.partial(jax.jit, out_shardings=scores)
-    def score(params: Any, stack: Stack) -> jax.Array:
-        """float32[M, B, T] log-probs of a stack's tokens under `params`."""
-
-        def one(i: jax.Array, logp_MxBxT: jax.Array) -> jax.Array:
-            b = micro_batch(stack.batch, i)
-            logp_BxT, _ = model_logprobs(
-                model, params, b.tokens, b.positions, b.temperature, chunk=config.chunk, with_entropy=False
-            )
-            return lax.dynamic_update_index_in_dim(logp_MxBxT, logp_BxT, i, 0)
-
-        return lax.fori_loop(0, stack.count, one, jnp.zeros(stack.batch.tokens.shape, jnp.float32))
-
-    @functools.partial(jax.jit, donate_argnums=0, out_shardings=(grad_shardings, whole))
+    @functools.partial(jax.jit, donate_argnums=0, out_shardings=(grad_shardings, partitioning.replicated(mesh)))
     def accumulate(
         carry: tuple[Any, Sums],
         state: TrainState,
@@ -106,9 +79,11 @@ def make_update(
         """Adds a stack's undivided gradient and sums to the carry. `fresh`: the policy still is pi_old."""
 
         def one(i: jax.Array, carry: tuple[Any, Sums]) -> tuple[Any, Sums]:
-            batch, old_BxT, reference_BxT = micro_batch((stack.batch, old_MxBxT, reference_MxBxT), i)
+            batch, old_BxT, reference_BxT = _micro_batch(mesh, (stack.batch, old_MxBxT, reference_MxBxT), i)
+            trained, frozen = split_trained(model, state.params)
 
-            def loss_fn(params: Any) -> tuple[jax.Array, Sums]:
+            def loss_fn(trained: Any) -> tuple[jax.Array, Sums]:
+                params = join_params(trained, frozen)
                 router, inputs = None, (batch.tokens, batch.positions, batch.temperature)
                 if routed:
                     counted_BxT = batch.loss_mask & (batch.weight > 0)[:, None]
@@ -132,15 +107,57 @@ def make_update(
                 balance = config.router_balance * experts.balance_loss(router) * sums.normaliser
                 return sums.loss + balance, sums._replace(router=router)
 
-            grads, sums = jax.grad(loss_fn, has_aux=True)(state.params)
+            grads, sums = jax.grad(loss_fn, has_aux=True)(trained)
             return jax.tree.map(jnp.add, carry[0], grads), carry[1].add(sums)
 
         return lax.fori_loop(0, stack.count, one, carry)
 
+    return accumulate
+
+
+def make_update(
+    model: Decoder,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    config: UpdateConfig,
+    *,
+    rules: partitioning.Rules = partitioning.DEFAULT_RULES,
+) -> Update:
+    """Builds `update(state, minibatches, reference=None) -> (state, metrics)`.
+
+    The update consumes (donates) the given state. `minibatches` is what `batch.pack` made of this process's
+    trajectories, the same number of stacks of the same shapes in every process. `reference` is what is trained
+    (`state.split_trained`) of the policy that the divergence is from. An update without any row changes nothing but
+    the step counter. Metrics are floats under their TensorBoard tags, averaged over the update.
+
+    The update raises:
+      FloatingPointError: the loss or the gradient of an optimiser step is not finite; that step is not applied.
+    """
+    routed = model.config.num_experts > 0
+    grad_shardings, _ = split_trained(model, param_shardings(model, mesh, rules))
+    full_shardings = state_shardings(model, optimizer, mesh, rules)
+    whole = partitioning.replicated(mesh)
+    scores = partitioning.batch_sharding(mesh, row_axis=1)
+    accumulate = make_accumulate(model, mesh, config, rules=rules)
+
+    @functools.partial(jax.jit, out_shardings=scores)
+    def score(params: Any, stack: Stack) -> jax.Array:
+        """float32[M, B, T] log-probs of a stack's tokens under `params`."""
+
+        def one(i: jax.Array, logp_MxBxT: jax.Array) -> jax.Array:
+            b = _micro_batch(mesh, stack.batch, i)
+            logp_BxT, _ = model_logprobs(
+                model, params, b.tokens, b.positions, b.temperature, chunk=config.chunk, with_entropy=False
+            )
+            return lax.dynamic_update_index_in_dim(logp_MxBxT, logp_BxT, i, 0)
+
+        return lax.fori_loop(0, stack.count, one, jnp.zeros(stack.batch.tokens.shape, jnp.float32))
+
     @functools.partial(jax.jit, out_shardings=(grad_shardings, whole))
     def empty() -> tuple[Any, Sums]:
         shape = (model.config.num_layers, 2, model.config.num_experts) if routed else None
-        return jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float32), abstract_params(model)), Sums.zero(shape)
+        trained, _ = split_trained(model, abstract_params(model))
+        return jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float32), trained), Sums.zero(shape)
 
     @functools.partial(jax.jit, out_shardings=whole)
     def measure(carry: tuple[Any, Sums]) -> tuple[jax.Array, Sums]:
@@ -151,8 +168,10 @@ def make_update(
     def apply(state: TrainState, carry: tuple[Any, Sums]) -> TrainState:
         grads, sums = carry
         grads = jax.tree.map(lambda g: g / jnp.maximum(sums.normaliser, 1.0), grads)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        return state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state)
+        trained, frozen = split_trained(model, state.params)
+        updates, opt_state = optimizer.update(grads, state.opt_state, trained)
+        params = join_params(optax.apply_updates(trained, updates), frozen)
+        return state._replace(params=params, opt_state=opt_state)
 
     @functools.partial(jax.jit, donate_argnums=0, out_shardings=full_shardings)
     def advance(state: TrainState) -> TrainState:
@@ -164,7 +183,7 @@ def make_update(
         )
 
     def update(
-        state: TrainState, minibatches: Sequence[Sequence[Stack]], reference_params: Any = None
+        state: TrainState, minibatches: Sequence[Sequence[Stack]], reference: Any = None
     ) -> tuple[TrainState, dict[str, float]]:
         with partitioning.activate(mesh, rules), jax.transfer_guard("disallow"):
             number = int(jax.device_get(state.step))
@@ -175,10 +194,10 @@ def make_update(
                 # made while the policy still is pi_old, does without.
                 start = 1 if config.epochs == 1 else 0
                 olds[start:] = [[score(state.params, stack) for stack in stacks] for stacks in parts[start:]]
-            references = [
-                [None if reference_params is None else score(reference_params, stack) for stack in stacks]
-                for stacks in parts
-            ]
+            references = [[None] * len(stacks) for stacks in parts]
+            if reference is not None:
+                params = join_params(reference, split_trained(model, state.params)[1])
+                references = [[score(params, stack) for stack in stacks] for stacks in parts]
             yes, no = partitioning.global_copies(mesh, (np.array(True), np.array(False)))
             history: list[tuple[float, Sums]] = []
             for _ in range(config.epochs):

@@ -3,6 +3,7 @@
 from spade_jax.policy.cache import KVCache, init_cache, join_layers, split_layers
 from spade_jax.policy.config import DecoderConfig
 from spade_jax.policy.decoder import Decoder
+from spade_jax.policy.lora import join_params, merge_adapters, split_adapters
 from spade_jax.policy.params import (
     cast_params,
     count_active_params,
@@ -25,10 +26,13 @@ __all__ = [
     "init_cache",
     "init_params",
     "join_layers",
+    "join_params",
     "load_params",
     "logical_specs",
+    "merge_adapters",
     "quantize_params",
     "save_params",
+    "split_adapters",
     "split_layers",
     "unrolled_params",
 ]

@@ -1,4 +1,4 @@
-"""The two attention products: causal over a sequence, and over a cache.
+"""The two attention products: causal over a sequence, by XLA or a kernel of GPUs or TPUs, and over a cache.
 
 Axis legend: B rows, T (queries) and S (keys) tokens, C cache positions,
 K key/value heads, G query heads per key/value head, D head width.
@@ -13,8 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from spade_jax.policy.cache import KVCache
+from spade_jax.policy.placement import mesh_axes
 
 Local = bool | jax.Array  # of one layer, known while tracing or not: does it see a window only
+_PIECE = 512  # queries whose scores exist at once in long sequences
+_LANES = 128  # the least block of the kernel for TPUs
 _MASKED = -1e30  # finite: a row that is masked everywhere must not become NaN
 
 
@@ -62,25 +65,41 @@ def causal_attention(
 
     Queries go in at most 8 chunks of at least 64, each against the keys up to its
     own end: the half of the score matrix that the mask would discard is mostly
-    never computed. Key/value heads are not repeated for their G query heads.
+    never computed. Long chunks go through in pieces, whose scores are computed
+    anew in the backward pass, so that those of one piece exist at a time.
+    Key/value heads are not repeated for their G query heads.
     """
     B, T, K, G, D = q_BxTxKxGxD.shape
     chunk = max(64, -(-T // 8))
     q_BxKxGxTxD = q_BxTxKxGxD.transpose(0, 2, 3, 1, 4) * rule.scale_of(D)
     k_BxKxSxD = k_BxTxKxD.transpose(0, 2, 1, 3)
     v_BxKxSxD = v_BxTxKxD.transpose(0, 2, 1, 3)
+
+    def attend(begin: int, end: int, q_BxKxGxQxD: jax.Array, first: jax.Array | int) -> jax.Array:
+        """Of the queries from `first` on to the keys from `begin` to `end`."""
+        Q, S = q_BxKxGxQxD.shape[3], end - begin
+        # One batched matrix product per (row, head): XLA:CPU is slower with two query axes.
+        q = q_BxKxGxQxD.reshape(B, K, G * Q, D)
+        scores = jnp.einsum("bkqd,bksd->bkqs", q, k_BxKxSxD[:, :, begin:end], preferred_element_type=jnp.float32)
+        seen = visible(first + jnp.arange(Q)[:, None], jnp.arange(begin, end)[None, :], rule.window, local)
+        scores = jnp.where(seen, rule.cap(scores).reshape(B, K, G, Q, S), _MASKED)
+        weights = jax.nn.softmax(scores, axis=-1).reshape(B, K, G * Q, S).astype(v_BxTxKxD.dtype)
+        out = jnp.einsum("bkqs,bksd->bkqd", weights, v_BxKxSxD[:, :, begin:end], preferred_element_type=jnp.float32)
+        return out.reshape(B, K, G, Q, D)
+
     outputs = []
     for start in range(0, T, chunk):
         end = min(start + chunk, T)
         begin = max(0, start + 1 - rule.window) if local is True and rule.window else 0
-        # One batched matrix product per (row, head): XLA:CPU is slower with two query axes.
-        q = q_BxKxGxTxD[:, :, :, start:end].reshape(B, K, G * (end - start), D)
-        scores = jnp.einsum("bkqd,bksd->bkqs", q, k_BxKxSxD[:, :, begin:end], preferred_element_type=jnp.float32)
-        causal = visible(jnp.arange(start, end)[:, None], jnp.arange(begin, end)[None, :], rule.window, local)
-        scores = jnp.where(causal, rule.cap(scores).reshape(B, K, G, end - start, end - begin), _MASKED)
-        weights = jax.nn.softmax(scores, axis=-1).reshape(B, K, G * (end - start), end - begin).astype(v_BxTxKxD.dtype)
-        out = jnp.einsum("bkqs,bksd->bkqd", weights, v_BxKxSxD[:, :, begin:end], preferred_element_type=jnp.float32)
-        outputs.append(out.reshape(B, K, G, end - start, D))
+        queries, of = q_BxKxGxTxD[:, :, :, start:end], functools.partial(attend, begin, end)
+        pieces, rest = divmod(end - start, _PIECE)
+        if rest or pieces < 2:
+            outputs.append(of(queries, start))
+            continue
+        split = jnp.moveaxis(queries.reshape(B, K, G, pieces, _PIECE, D), 3, 0)
+        firsts = start + _PIECE * jnp.arange(pieces)
+        out = jax.lax.map(lambda piece, of=of: jax.checkpoint(of, prevent_cse=False)(*piece), (split, firsts))
+        outputs.append(jnp.moveaxis(out, 0, 3).reshape(B, K, G, end - start, D))
     return jnp.concatenate(outputs, axis=3).transpose(0, 3, 1, 2, 4)
 
 
@@ -117,6 +136,60 @@ def fused_attention(
     else:  # the kernel's window is fixed when it is compiled
         out = jax.lax.cond(local, functools.partial(attend, rule.window), functools.partial(attend, 0), *operands)
     return out.reshape(B, T, K, G, D).astype(jnp.float32)
+
+
+def splash_attention(
+    q_BxTxKxGxD: jax.Array,
+    k_BxTxKxD: jax.Array,
+    v_BxTxKxD: jax.Array,
+    rule: Scores = PLAIN,
+    local: Local = False,
+    *,
+    interpret: bool = False,
+) -> jax.Array:
+    """As `causal_attention`, by a kernel for TPUs that never holds the scores; T a multiple of 128, else it is that.
+
+    XLA cannot split the kernel over a mesh, so it is mapped over the devices: rows over the batch's axes, heads over
+    theirs.
+
+    Args:
+      interpret: run the kernel anywhere, slowly.
+    """
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash  # here: nobody else needs Pallas
+
+    B, T, K, G, D = q_BxTxKxGxD.shape
+    if T % _LANES:
+        return causal_attention(q_BxTxKxGxD, k_BxTxKxD, v_BxTxKxD, rule, local)
+    block = max(size for size in (_LANES, 2 * _LANES, 4 * _LANES) if T % size == 0)
+    names = ("block_q", "block_kv", "block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq")
+
+    def attend(window: int, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        mask = splash.LocalMask((T, T), (window - 1, 0), 0) if window else splash.CausalMask((T, T))
+        kernel = splash.make_splash_mha(
+            splash.MultiHeadMask([mask] * q.shape[1]),
+            block_sizes=splash.BlockSizes(**dict.fromkeys(names, block)),
+            attn_logits_soft_cap=rule.softcap or None,
+            head_shards=1,
+            q_seq_shards=1,
+            interpret=interpret,
+        )
+        return jax.vmap(kernel)(q, k, v)
+
+    def spread(window: int, *operands: jax.Array) -> jax.Array:
+        rows, heads = mesh_axes("batch"), mesh_axes("kv_heads")
+        if not (rows or heads):
+            return attend(window, *operands)
+        spec = jax.sharding.PartitionSpec(rows or None, heads or None)
+        mapped = functools.partial(attend, window)
+        return jax.shard_map(mapped, in_specs=(spec,) * 3, out_specs=spec, check_vma=False)(*operands)
+
+    q_BxHxTxD = (q_BxTxKxGxD.reshape(B, T, K * G, D) * rule.scale_of(D)).astype(q_BxTxKxGxD.dtype).swapaxes(1, 2)
+    operands = q_BxHxTxD, k_BxTxKxD.swapaxes(1, 2), v_BxTxKxD.swapaxes(1, 2)
+    if isinstance(local, bool) or not rule.window:
+        out = spread(rule.window if local is True else 0, *operands)
+    else:  # the kernel's mask is fixed when it is compiled
+        out = jax.lax.cond(local, functools.partial(spread, rule.window), functools.partial(spread, 0), *operands)
+    return out.swapaxes(1, 2).reshape(B, T, K, G, D).astype(jnp.float32)
 
 
 def cached_attention(

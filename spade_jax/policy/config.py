@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 
 ACTIVATIONS = ("silu", "gelu_tanh")
-ATTENTIONS = ("xla", "cudnn")
+ATTENTIONS = ("xla", "cudnn", "splash")
 ROPE_SCALINGS = ("linear", "llama3", "yarn")
+LORA_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +50,34 @@ class RopeScaling:
 
 
 @dataclasses.dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters, trained in place of the weights (Hu et al. 2021, arXiv:2106.09685).
+
+    Attributes:
+      rank: r, of what an adapter adds to a weight.
+      alpha: what it adds is multiplied by alpha / r.
+      targets: names of the weights that have one; "gate", "up" and "down" are the experts' where there are experts.
+    """
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+
+    def __post_init__(self):
+        object.__setattr__(self, "targets", tuple(self.targets))
+        if self.rank < 1:
+            raise ValueError(f"lora.rank={self.rank} is none; use at least 1.")
+        if not self.alpha > 0:
+            raise ValueError(f"lora.alpha={self.alpha} would add nothing; use a positive number.")
+        if not self.targets or not set(self.targets) <= set(LORA_TARGETS):
+            raise ValueError(f"lora.targets={self.targets} must be some of {', '.join(LORA_TARGETS)}.")
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+@dataclasses.dataclass(frozen=True)
 class DecoderConfig:
     """Hyper-parameters of `Decoder`; saved beside the weights. The defaults are the plain decoder.
 
@@ -80,11 +109,13 @@ class DecoderConfig:
       num_experts: E, experts in every layer's MLP; 0 is a dense MLP.
       experts_per_token: the most probable experts of a token, whose outputs are mixed.
       normalised_router: the weights of those experts add up to 1.
-      attention: without a cache, "xla" (products and a softmax) or "cudnn" (one kernel, on NVIDIA GPUs).
+      lora: the adapters; None has none.
+      attention: without a cache; "xla" (products and a softmax), or one kernel: "cudnn" on NVIDIA GPUs, "splash" on
+        TPUs.
       tied_head: logits are products with the embedding, there is no head weight.
       remat: recompute each layer in the backward pass instead of storing it.
       dtype: precision of the operands of products; sums are float32.
-      param_dtype: precision in which the weights are created.
+      param_dtype: precision in which the weights are created; norm scales and adapters are float32.
     """
 
     vocab_size: int
@@ -114,6 +145,7 @@ class DecoderConfig:
     num_experts: int = 0
     experts_per_token: int = 0
     normalised_router: bool = True
+    lora: LoraConfig | None = None
     attention: str = "xla"
     tied_head: bool = True
     remat: bool = False
@@ -124,6 +156,8 @@ class DecoderConfig:
         # Plain JSON values, as a config or a file of weights holds them, are as good.
         if isinstance(self.rope_scaling, Mapping):
             object.__setattr__(self, "rope_scaling", RopeScaling(**self.rope_scaling))
+        if isinstance(self.lora, Mapping):
+            object.__setattr__(self, "lora", LoraConfig(**self.lora))
         object.__setattr__(self, "local_layers", tuple(bool(local) for local in self.local_layers))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -158,6 +192,11 @@ class DecoderConfig:
             )
         if self.num_experts and self.mlp_bias:
             raise ValueError("policy.mlp_bias with policy.num_experts is not supported; experts have no biases.")
+
+    @property
+    def merged(self) -> DecoderConfig:
+        """The same network without adapters, for weights that hold what these added."""
+        return dataclasses.replace(self, lora=None)
 
     @property
     def mixed_layers(self) -> bool:

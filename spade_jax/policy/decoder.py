@@ -9,7 +9,6 @@ heads, G = H/K, N heads of either kind, F MLP width, V vocabulary, L layers.
 
 from __future__ import annotations
 
-import functools
 import math
 
 import jax
@@ -17,39 +16,22 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from spade_jax.policy import experts
-from spade_jax.policy.attention import Local, Scores, cached_attention, causal_attention, fused_attention
+from spade_jax.policy.attention import (
+    Local,
+    Scores,
+    cached_attention,
+    causal_attention,
+    fused_attention,
+    splash_attention,
+)
 from spade_jax.policy.cache import KVCache, write
 from spade_jax.policy.config import DecoderConfig
+from spade_jax.policy.lora import FIRST, SECOND
+from spade_jax.policy.products import product, project
 from spade_jax.policy.rope import Table, apply_rope, pick_table, rope_tables
 
+_ATTENTIONS = {"xla": causal_attention, "cudnn": fused_attention, "splash": splash_attention}
 SCALE = "_scale"  # at the end of the name of what multiplies a quantised weight
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def product(spec: str, x: jax.Array, w: jax.Array) -> jax.Array:
-    """`einsum(spec, x, w)` summed in float32, whose backward products have the operands' precision too.
-
-    Plain autodiff would multiply a float32 cotangent with bf16 operands, which
-    promotes both backward products to float32, at a fraction of the bf16 speed.
-    Every index of an operand must occur in the other operand or in the output.
-    """
-    return jnp.einsum(spec, x, w, preferred_element_type=jnp.float32)
-
-
-def _product_forward(spec, x, w):
-    return product(spec, x, w), (x, w)
-
-
-def _product_backward(spec, operands, g):
-    x, w = operands
-    in_x, in_w, out = spec.replace("->", ",").split(",")
-    g = g.astype(x.dtype)
-    dx = jnp.einsum(f"{out},{in_w}->{in_x}", g, w, preferred_element_type=jnp.float32)
-    dw = jnp.einsum(f"{in_x},{out}->{in_w}", x, g, preferred_element_type=jnp.float32)
-    return dx.astype(x.dtype), dw.astype(w.dtype)
-
-
-product.defvjp(_product_forward, _product_backward)
 
 
 def _param(module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str, ...], std: float) -> jax.Array:
@@ -62,14 +44,58 @@ def _param(module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str
     return weight
 
 
-def _matrix(
-    module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str, ...], std: float, inputs: int = 1
-) -> jax.Array:
-    """`_param` as [inputs, outputs], its first `inputs` axes as one and the others as one.
+def _factors(
+    module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str, ...], *, stacked: int = 0, summed: int = 1
+) -> tuple[jax.Array, ...]:
+    """The adapter of a weight, as the two factors of what it adds; () where the weight has none.
 
-    XLA:CPU would rearrange a weight of more axes in every decode step.
+    The second factor is 0 at first, so that an adapter begins by adding nothing.
+
+    Args:
+      shape, axes: the weight's.
+      stacked: how many of them are not the matrix's own.
+      summed: how many of those that follow the product sums over.
     """
-    return _param(module, name, shape, axes, std).reshape(math.prod(shape[:inputs]), -1)
+    lora = module.config.lora
+    if lora is None or name not in lora.targets:
+        return ()
+    inputs = stacked + summed
+    draw = nn.initializers.normal(math.prod(shape[stacked:inputs]) ** -0.5)
+    factors = (
+        (FIRST, draw, (*shape[:inputs], lora.rank), (*axes[:inputs], "lora")),
+        (
+            SECOND,
+            nn.initializers.zeros,
+            (*shape[:stacked], lora.rank, *shape[inputs:]),
+            (*axes[:stacked], "lora", *axes[inputs:]),
+        ),
+    )
+    first, second = (
+        module.param(name + suffix, nn.with_logical_partitioning(init, names), size, jnp.float32)
+        for suffix, init, size, names in factors
+    )
+    return first.astype(module.config.dtype), (second * lora.scale).astype(module.config.dtype)
+
+
+def _project(
+    module: nn.Module,
+    name: str,
+    x: jax.Array,
+    shape: tuple[int, ...],
+    axes: tuple[str, ...],
+    std: float,
+    *,
+    summed: int = 1,
+) -> jax.Array:
+    """float32[B, T, ...]: `products.project` of x [B, T, ...] with a weight whose first `summed` axes it sums over.
+
+    Weights go in as matrices: XLA:CPU would rearrange one of more axes in every decode step.
+    """
+    weight, *factors = _param(module, name, shape, axes, std), *_factors(module, name, shape, axes, summed=summed)
+    matrices = [w.reshape(math.prod(w.shape[:summed]), -1) for w in (weight, *factors[:1])]
+    matrices += [w.reshape(len(w), -1) for w in factors[1:]]
+    out = project("btd,df->btf", x.reshape(*x.shape[:2], -1), tuple(matrices))
+    return out.reshape(*x.shape[:2], *shape[summed:])
 
 
 def _bias(module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str, ...]) -> jax.Array:
@@ -115,15 +141,13 @@ class Attention(nn.Module):
         in_std = c.embed_dim**-0.5
         out_std = (2 * c.num_layers * c.num_heads * c.head_dim) ** -0.5
 
-        def heads(name: str, count: int, axis: str) -> jax.Array:
-            w = _matrix(self, name, (c.embed_dim, count, c.head_dim), ("embed", axis, "head_dim"), in_std)
-            return product("btd,df->btf", x_BxTxD, w).reshape(*x_BxTxD.shape[:2], count, c.head_dim)
+        def heads(name, number, axis):
+            shape, axes = (c.embed_dim, number, c.head_dim), ("embed", axis, "head_dim")
+            return _project(self, name, x_BxTxD, shape, axes, in_std)
 
         q = heads("q", c.num_heads, "heads")
         k = heads("k", c.num_kv_heads, "kv_heads")
         v = heads("v", c.num_kv_heads, "kv_heads")
-        out_shape, out_axes = (c.num_heads, c.head_dim, c.embed_dim), ("heads", "head_dim", "embed")
-        wo = _matrix(self, "o", out_shape, out_axes, out_std, inputs=2)
         if c.qkv_bias:
             q = q + _bias(self, "q_bias", (c.num_heads, c.head_dim), ("heads", "head_dim"))
             k = k + _bias(self, "k_bias", (c.num_kv_heads, c.head_dim), ("kv_heads", "head_dim"))
@@ -138,12 +162,12 @@ class Attention(nn.Module):
         k = apply_rope(k, rope).astype(c.dtype)
         q = q.reshape(*q.shape[:2], c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim)
         if cache is None:
-            attend = fused_attention if c.attention == "cudnn" else causal_attention
-            out = attend(q, k, v, rule, local)
+            out = _ATTENTIONS[c.attention](q, k, v, rule, local)
         else:
             cache = write(cache, k, v, positions_BxT)
             out = cached_attention(q, cache, positions_BxT, rule, local)
-        out = product("btf,fd->btd", out.reshape(*out.shape[:2], -1).astype(c.dtype), wo)
+        shape, axes = (c.num_heads, c.head_dim, c.embed_dim), ("heads", "head_dim", "embed")
+        out = _project(self, "o", out.astype(c.dtype), shape, axes, out_std, summed=2)
         if c.output_bias:
             out = out + _bias(self, "o_bias", (c.embed_dim,), ("embed",))
         return out, cache
@@ -157,17 +181,16 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x_BxTxD):
         c = self.config
-        gate = _param(self, "gate", (c.embed_dim, c.mlp_dim), ("embed", "mlp"), c.embed_dim**-0.5)
-        up = _param(self, "up", (c.embed_dim, c.mlp_dim), ("embed", "mlp"), c.embed_dim**-0.5)
-        down = _param(self, "down", (c.mlp_dim, c.embed_dim), ("mlp", "embed"), (2 * c.num_layers * c.mlp_dim) ** -0.5)
 
-        def wide(w, name):
-            out = product("btd,df->btf", x_BxTxD, w)
-            return out + _bias(self, name, (c.mlp_dim,), ("mlp",)) if c.mlp_bias else out
+        def wide(name):
+            shape = (c.embed_dim, c.mlp_dim)
+            out = _project(self, name, x_BxTxD, shape, ("embed", "mlp"), c.embed_dim**-0.5)
+            return out + _bias(self, f"{name}_bias", (c.mlp_dim,), ("mlp",)) if c.mlp_bias else out
 
-        hidden = experts.activation(c.activation)(wide(gate, "gate_bias")) * wide(up, "up_bias")
+        hidden = experts.activation(c.activation)(wide("gate")) * wide("up")
         hidden = nn.with_logical_constraint(hidden.astype(c.dtype), ("batch", "length", "mlp"))
-        out = product("btf,fd->btd", hidden, down)
+        out_std = (2 * c.num_layers * c.mlp_dim) ** -0.5
+        out = _project(self, "down", hidden, (c.mlp_dim, c.embed_dim), ("mlp", "embed"), out_std)
         return out + _bias(self, "down_bias", (c.embed_dim,), ("embed",)) if c.mlp_bias else out
 
 
@@ -182,17 +205,23 @@ class Experts(nn.Module):
     @nn.compact
     def __call__(self, x_BxTxD, counted_BxT: jax.Array | None):
         c = self.config
-        wide, std = (c.num_experts, c.embed_dim, c.mlp_dim), c.embed_dim**-0.5
+        std = c.embed_dim**-0.5
         router = _param(self, "router", (c.embed_dim, c.num_experts), ("embed", "router"), std)
-        gate = _param(self, "gate", wide, ("experts", "embed", "mlp"), std)
-        up = _param(self, "up", wide, ("experts", "embed", "mlp"), std)
+
+        def weight(name, shape, axes, std):
+            shape, axes = (c.num_experts, *shape), ("experts", *axes)
+            return _param(self, name, shape, axes, std), *_factors(self, name, shape, axes, stacked=1)
+
+        gate = weight("gate", (c.embed_dim, c.mlp_dim), ("embed", "mlp"), std)
+        up = weight("up", (c.embed_dim, c.mlp_dim), ("embed", "mlp"), std)
         out_std = (2 * c.num_layers * c.mlp_dim) ** -0.5
-        down = _param(self, "down", (wide[0], wide[2], wide[1]), ("experts", "mlp", "embed"), out_std)
+        down = weight("down", (c.mlp_dim, c.embed_dim), ("mlp", "embed"), out_std)
         logits = product("btd,de->bte", x_BxTxD, router)
         probability, weight, expert = experts.route(logits, c.experts_per_token, c.normalised_router)
         if self.is_mutable_collection(experts.ROUTER) and not self.is_initializing():
             self.sow(experts.ROUTER, "load", experts.load(probability, expert, counted_BxT))
-        return experts.mix(experts.activation(c.activation), gate, up, down, x_BxTxD, weight, expert)
+        weights = gate, up, down
+        return experts.mix(c.activation, weights, x_BxTxD, weight, expert, frozen=c.lora is not None)
 
 
 class Block(nn.Module):

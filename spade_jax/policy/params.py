@@ -94,7 +94,8 @@ def count_active_params(params: Any, config: DecoderConfig) -> int:
     """Parameters that a token meets: of all experts' only those of the few that it goes through."""
     if not config.num_experts:
         return count_params(params)
-    experts = count_params([params["layers"]["mlp"][name] for name in ("gate", "up", "down")])
+    flat = traverse_util.flatten_dict(params)
+    experts = count_params([w for path, w in flat.items() if path[:2] == ("layers", "mlp") and path[-1] != "router"])
     return count_params(params) - experts + experts * config.experts_per_token // config.num_experts
 
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from spade_jax.policy.config import DecoderConfig
+from spade_jax.policy.lora import merged_parameter
 
 _ALIGNMENT = 64  # bytes; what XLA:CPU asks of an array that it is to use in place
 
@@ -161,14 +162,14 @@ class ExportedTensor:
 
 
 def exported(params: Mapping[str, Any], config: DecoderConfig) -> Iterator[tuple[str, ExportedTensor]]:
-    """(name, tensor) of a checkpoint, parameter by parameter: read in this order, one is on the host at a time."""
+    """(name, tensor) of a checkpoint, parameter by parameter: read in this order, one is on the host at a time.
+
+    What adapters add is in the weights.
+    """
 
     @functools.lru_cache(maxsize=1)
     def fetch(path: tuple[str, ...]) -> np.ndarray:
-        parameter: Any = params
-        for key in path:
-            parameter = parameter[key]
-        return np.asarray(parameter)
+        return np.asarray(merged_parameter(params, path, config))
 
     for path, place in places(config).items():
         positions = itertools.product(*map(range, place.lead))

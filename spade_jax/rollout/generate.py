@@ -34,7 +34,7 @@ def generate(
     handles = []
     for conversation_id, messages in prompts:
         tokens = np.asarray(template.prompt(messages), np.int32)
-        handle = engine.open(conversation_id, sampling)
+        handle = engine.open(conversation_id, sampling, group="prompts")  # most begin with the same instructions
         engine.submit(handle, tokens, max_new_tokens)
         handles.append((handle, tokens, messages[-1][1]))
     by_handle = {handle: (tokens, text) for handle, tokens, text in handles}

@@ -9,7 +9,7 @@ import numpy as np
 
 from spade_jax import structs
 from spade_jax.designer import reward
-from spade_jax.runtime.flops import peak_flops_per_second, training_flops
+from spade_jax.runtime.flops import peak_flops_per_second
 from spade_jax.sampler import Counters
 
 
@@ -147,13 +147,13 @@ def performance(
     play_seconds: float,
     update_seconds: float,
     trained_tokens: int,
-    num_params: int,
+    flops_per_token: float,
 ) -> dict[str, float]:
     """{tag: value} of one step's speed."""
     play_seconds, update_seconds = max(play_seconds, 1e-9), max(update_seconds, 1e-9)
     sample_seconds = max(counters.prefill_seconds + counters.decode_seconds, 1e-9)
     peak = peak_flops_per_second()
-    used = training_flops(num_params, trained_tokens) / update_seconds
+    used = flops_per_token * trained_tokens / update_seconds
     return ({"perf/mfu": used / peak} if peak else {}) | {
         "perf/sample_tokens_per_s": counters.sampled_tokens / sample_seconds,
         "perf/slot_occupancy": counters.occupancy,

@@ -19,6 +19,7 @@ from spade_jax.runtime.profiling import parse_steps
 
 EMBEDDED = ("tiny", "spiral")  # the policies that come with the package, and their tokenizers
 POLICIES = (*EMBEDDED, "smollm2", "scratch")  # what policy.init may be beside a path
+LORA_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")  # weights of a layer that may have adapters
 NOVEL_TIERS = ("source", "tree", "shingles", "behaviour")
 # By kind of program, what the designer's prompts and the bundled families know.
 SKILLS = {
@@ -54,7 +55,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "method.algorithm": ("spade", "spiral"),
     "method.regret_scale": ("adaptive", "fixed"),
     "policy.dtype": ("float32", "bfloat16"),
-    "policy.attention": ("auto", "xla", "cudnn"),
+    "policy.attention": ("auto", "xla", "cudnn", "splash"),
     "policy.architecture.activation": ("silu", "gelu_tanh"),
     "policy.architecture.rope_scaling.kind": ("none", "linear", "llama3", "yarn"),
     "sampler.cache_dtype": ("float32", "bfloat16"),
@@ -86,6 +87,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "run.seed": (0, 2**32 - 1),  # what a JAX key takes
     "run.steps": (1, math.inf),
     "method.invalid_share_cap": (0, 1),
+    "policy.lora.rank": (0, math.inf),
+    "policy.lora.alpha": (1e-6, math.inf),
     "policy.architecture.vocab_size": (1, math.inf),
     "policy.architecture.embed_dim": (1, math.inf),
     "policy.architecture.num_layers": (1, math.inf),
@@ -257,7 +260,13 @@ def ranges() -> dict[str, tuple[float, float]]:
 
 
 def _check_policy(config: ConfigDict) -> None:
-    shape = config.policy.architecture
+    lora, shape = config.policy.lora, config.policy.architecture
+    targets = tuple(lora.targets)
+    if lora.rank and (not targets or not set(targets) <= set(LORA_TARGETS)):
+        raise UsageError(
+            f"policy.lora.targets={_shown(targets)} are not the weights that can have an adapter; use some of "
+            f"{', '.join(LORA_TARGETS)}"
+        )
     if shape.num_heads % shape.num_kv_heads:
         raise UsageError(
             f"policy.architecture.num_kv_heads={shape.num_kv_heads} does not divide num_heads={shape.num_heads}; use a "

@@ -72,6 +72,9 @@ def _measured() -> float:
     return 2.0 * _PROBE_SIZE**3 / best
 
 
-def training_flops(params: int, tokens: int) -> float:
-    """6 flops per parameter and token: forward 2, backward 4 (Kaplan et al. 2020, arXiv:2001.08361)."""
-    return 6.0 * params * tokens
+def training_flops(trained: int, frozen: int = 0) -> float:
+    """Of a token: 6 per parameter, forward 2, backward 4 (Kaplan et al. 2020, arXiv:2001.08361); 4 per frozen one.
+
+    A frozen parameter's own gradient is not computed, but what stands before it gets its gradient through it.
+    """
+    return 6.0 * trained + 4.0 * frozen

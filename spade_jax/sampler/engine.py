@@ -19,7 +19,16 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from spade_jax.policy import Decoder, cast_params, init_cache, quantize_params, split_layers, unrolled_params
+from spade_jax.policy import (
+    Decoder,
+    DecoderConfig,
+    cast_params,
+    init_cache,
+    merge_adapters,
+    quantize_params,
+    split_layers,
+    unrolled_params,
+)
 from spade_jax.sampler.decode import SlotState, copy_rows, decode_block, prefill
 from spade_jax.sampler.sampling import SamplingConfig, pack
 
@@ -140,6 +149,15 @@ def cache_spec(mesh: jax.sharding.Mesh, slots: int, kv_heads: int) -> jax.shardi
     return jax.sharding.PartitionSpec(rows or None, heads)
 
 
+def sampling_params(params: Any, config: DecoderConfig, weight_dtype: str) -> Any:
+    """What draws in place of the learner's parameters: adapters merged, weights in the precision of the products."""
+    convert = quantize_params if weight_dtype == "int8" else cast_params
+    return convert(merge_adapters(params, config), config.dtype)
+
+
+_converted = jax.jit(sampling_params, static_argnums=(1, 2))
+
+
 def _bucket(value: int, sizes: tuple[int, ...]) -> int:
     """The largest size that `value` fills by more than half, or the smallest there is."""
     return max((size for size in sizes if value > size // 2), default=sizes[0])
@@ -156,7 +174,7 @@ class Engine:
     Args:
       model: the scanned decoder.
       params: its parameters. The engine keeps a reference: after an update that donates
-        these buffers, call `set_params` before the next `step`.
+        these buffers, call `set_params` before the next `step`. Adapters are merged at each swap.
       slots: conversations in progress at a time.
       context: most tokens of a conversation.
       block: tokens drawn per slot and step.
@@ -193,9 +211,9 @@ class Engine:
         if weight_dtype not in ("policy", "int8"):
             raise ValueError(f"sampler.weight_dtype={weight_dtype!r} is unknown; use 'policy' or 'int8'.")
         self.counters = Counters()
-        self._convert = cast_params if weight_dtype == "policy" else jax.jit(quantize_params, static_argnums=1)
-        self._model = model
-        self._decoder = Decoder(model.config, unrolled=True)
+        self._learned, self._weight_dtype = model.config, weight_dtype
+        self._model = Decoder(model.config.merged)
+        self._decoder = Decoder(model.config.merged, unrolled=True)
         self._slots = slots
         self._context = context
         self._block = block
@@ -244,7 +262,10 @@ class Engine:
 
     def set_params(self, params: Any, version: int) -> None:
         """Swaps the weights between two steps; tokens drawn from now on carry `version`."""
-        self._params = self._convert(params, self._model.config.dtype)
+        self._params = self._layerwise = None  # before their successors are made: not everywhere is room for both
+        plain = self._learned.lora is None and self._weight_dtype == "policy"
+        convert = sampling_params if plain else _converted  # a mere cast copies nothing where nothing changes
+        self._params = convert(params, self._learned, self._weight_dtype)
         # Cut up here: in the decode call it would be done once for every block.
         self._layerwise = unrolled_params(self._params, self._model.config.num_layers)
         self._version = version

@@ -18,6 +18,7 @@ import pytest
 from spade_jax.policy import (
     Decoder,
     DecoderConfig,
+    attention,
     init_cache,
     init_params,
     join_layers,
@@ -26,7 +27,8 @@ from spade_jax.policy import (
     unrolled_params,
 )
 from spade_jax.policy.attention import Scores, causal_attention, fused_attention
-from spade_jax.policy.decoder import RMSNorm, product
+from spade_jax.policy.decoder import RMSNorm
+from spade_jax.policy.products import product
 from spade_jax.policy.rope import apply_rope, rope_table
 
 TINY = DecoderConfig(
@@ -152,6 +154,21 @@ def test_attention_in_chunks_equals_attention_at_once():
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     expected = np.einsum("bkgts,bskd->btkgd", weights / weights.sum(-1, keepdims=True), v)
     np.testing.assert_allclose(causal_attention(q, k, v), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [0, 20])
+def test_long_chunks_in_pieces_change_nothing(window, monkeypatch):
+    shapes = (1, 128, 1, 2, 4), (1, 128, 1, 4), (1, 128, 1, 4)  # two chunks of 64
+    operands = [jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate(shapes)]
+
+    def of():
+        rule = Scores(window=window)
+        value = jax.jit(lambda *operands: jnp.sum(jnp.sin(causal_attention(*operands, rule, window > 0))))
+        return jax.value_and_grad(value, argnums=(0, 1, 2))(*operands)
+
+    whole = of()
+    monkeypatch.setattr(attention, "_PIECE", 16)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5), of(), whole)
 
 
 @pytest.mark.parametrize("local", [False, True, "traced"])

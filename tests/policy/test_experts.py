@@ -44,9 +44,39 @@ def test_mix_equals_a_loop_over_tokens(case):
         expert = np.full((B, T, K), 1)
     elif case == "one expert has none":
         expert = np.broadcast_to([0, 2], (B, T, K))
-    out = experts.mix(jax.nn.silu, gate, up, down, x, weight, expert)
-    arrays = (np.asarray(a, np.float64) for a in (gate, up, down, x, weight))
-    np.testing.assert_allclose(out, by_hand(*arrays, expert), atol=1e-5)
+    arrays = [np.asarray(a, np.float64) for a in (gate, up, down, x, weight)]
+    weight = jnp.asarray(weight)
+    for rows in (slice(None), slice(0, 1)):  # in blocks, and few enough for every expert
+        part = experts.mix("silu", ((gate,), (up,), (down,)), x[:, rows], weight[:, rows], expert[:, rows])
+        np.testing.assert_allclose(part, by_hand(*arrays, expert)[:, rows], atol=1e-5)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_blocks_have_the_gradients_of_every_expert(frozen):
+    """Of the second and third expert only, as a device that holds these has it; with adapters on two matrices."""
+    gate, up, down, x = weights()
+    rng = np.random.default_rng(1)
+    gate, up, down = (w[1:] for w in (gate, up, down))
+    factors = [rng.normal(size=shape).astype(np.float32) for shape in ((2, D, 1), (2, 1, F), (2, F, 1), (2, 1, D))]
+    arguments = (
+        ((gate, *factors[:2]), (up,), (down, *factors[2:])),
+        x.reshape(-1, D),
+        rng.random((B * T, K)).astype(np.float32),
+    )
+    expert = np.stack([rng.permutation(E)[:K] for _ in range(B * T)])
+
+    def value(function, *arguments):
+        return jnp.sum(function(*arguments, expert, 1) * jnp.cos(jnp.arange(B * T * D)).reshape(-1, D))
+
+    def of(function):
+        return jax.jit(jax.value_and_grad(lambda *a: value(function, *a), argnums=(0, 1, 2)))(*arguments)
+
+    loss, gradient = of(lambda *a: experts._in_blocks("silu", 2, frozen, *a))
+    wanted, (d_weights, *rest) = of(lambda *a: experts._every("silu", *a))
+    if frozen:
+        d_weights = tuple((jnp.zeros_like(w[0]), *w[1:]) for w in d_weights)
+    np.testing.assert_allclose(loss, wanted, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradient, (d_weights, *rest))
 
 
 def test_route_by_hand():

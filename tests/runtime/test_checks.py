@@ -10,6 +10,7 @@ from spade_jax.designer import gate, prompts, tool_prompts
 from spade_jax.designer.gate import novel
 from spade_jax.envs.games import GAMES, kuhn_poker, textarena
 from spade_jax.learner import advantage, objective
+from spade_jax.policy import config as policy_config
 from spade_jax.rollout import players
 from spade_jax.runtime import checks
 from spade_jax.runtime.checks import check_config, check_mesh
@@ -26,6 +27,7 @@ def test_names_are_those_of_the_rooms():
     assert checks._CHOICES["sandbox.isolation"] == tuple(layers.ISOLATION)
     assert base.get_config().sandbox.required == layers.REQUIRED
     assert novel.TIERS == checks.NOVEL_TIERS
+    assert checks.LORA_TARGETS == policy_config.LORA_TARGETS
     assert checks.KUHN_PAYOFFS == kuhn_poker.PAYOFFS
     assert checks.TEXTARENA == textarena.PREFIX
     assert set(base.get_config().games) == set(GAMES)
@@ -53,6 +55,10 @@ def test_base_passes():
         ({"rollout.seeds": 1, "rollout.min_pairs": 1}, r"rollout.seeds=1 is out of range; give a value at least 2"),
         ({"rollout.regenerate_every": 6}, r"learner.max_staleness=4 drops every designer sample.*use at least 5"),
         ({"sampler.designer.max_new_tokens": 1024}, r"max_new_tokens=1024 leaves no room for a prompt in .*=1024"),
+        ({"policy.lora.rank": -1}, r"policy.lora.rank=-1 is out of range; give a value at least 0"),
+        ({"policy.lora.rank": 4, "policy.lora.alpha": 0.0}, r"policy.lora.alpha=0.0 is out of range"),
+        ({"policy.lora.rank": 4, "policy.lora.targets": ("q", "router")}, r"can have an adapter; use some of q, k, v"),
+        ({"policy.lora.rank": 4, "policy.lora.targets": ()}, r"policy.lora.targets=\(\) .* use some of q, k, v"),
         ({"sampler.block": 2048}, r"sampler.block=2048 is above sampler.context; use at most 1024"),
         ({"sampler.agent.top_p": 0.0}, r"sampler.agent.top_p=0.0 is out of range; give a value between 1e-06 and 1"),
         ({"learner.buckets": (256, 512)}, r"ends below sampler.context=1024.*add 1024"),

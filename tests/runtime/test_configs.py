@@ -20,6 +20,7 @@ from configs import (
 from configs.words import parse_words
 from spade_jax import compose
 from spade_jax.designer import tool_prompts
+from spade_jax.policy.config import LORA_TARGETS
 from spade_jax.policy.huggingface import to_huggingface
 from spade_jax.runtime.checks import check_config
 from spade_jax.runtime.errors import UsageError
@@ -110,6 +111,15 @@ def test_large_models_run_locally_as_tiny_ones_of_their_architecture(module):
     shape = compose.policy(config, compose.chat_template(config))[0].config
     # Only a shape of a known family can be exported, so this says that the features go together.
     assert to_huggingface(shape, context=64, dtype="float32")["model_type"] == MODEL_TYPES[module.__name__]
+
+
+def test_adapters_are_a_variant_of_the_8b_model():
+    config = resolve_preset(spade_qwen3_8b.get_config("runlocal,lora"))
+    check_config(config)
+    shape = compose.policy(config, compose.chat_template(config))[0].config
+    assert (shape.lora.rank, shape.lora.scale, shape.lora.targets) == (32, 1.0, LORA_TARGETS)
+    assert shape.param_dtype == config.policy.dtype
+    assert spade_qwen3_8b.get_config().policy.lora.rank == 0
 
 
 def test_smollm2_variants_pass_the_checks():

@@ -5,7 +5,8 @@ from spade_jax.runtime import flops
 
 
 def test_six_flops_a_parameter_and_token():
-    assert flops.training_flops(params=10, tokens=3) == 180
+    assert flops.training_flops(10) == 60
+    assert flops.training_flops(10, frozen=5) == 80
 
 
 def test_a_cpu_is_measured():
