@@ -91,7 +91,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     tokens.thinking = True  # models that can do both reason before they answer; others do not ask
 
     config.sampler = sampler = ConfigDict()
-    sampler.slots = 256  # conversations that decode at once
+    sampler.slots = 256  # conversations that decode at once, in each process
     sampler.context = 32_768  # tokens of one conversation, prompt and responses; the cache's length
     sampler.block = 32  # tokens decoded between two looks at the environments
     sampler.cache_dtype = "bfloat16"  # of the KV cache: float32 | bfloat16
@@ -199,7 +199,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     sandbox.isolation = "strict"  # strict: never without sandbox.required; best_effort: warn; none: limits only
     # ids, landlock and namespaces are used where the machine has them; these need no privileges:
     sandbox.required = ("descriptors", "session", "limits", "privileges", "seccomp", "accounting")  # layers of strict
-    sandbox.max_live = 512  # environments alive at once
+    sandbox.max_live = 512  # environments alive at once, in each process
     sandbox.memory_mb_total = 16_384  # memory of all environments together, MiB; beyond it the biggest is ended
     sandbox.limits = limits = ConfigDict()
     limits.memory_mb = 256  # address space of one environment, MiB

@@ -35,7 +35,7 @@ from spade_jax.rollout.endpoint import EndpointSettings
 from spade_jax.rollout.episodes import EpisodeSettings
 from spade_jax.rollout.games import MatchSettings
 from spade_jax.rollout.players import PolicySettings
-from spade_jax.runtime import checks
+from spade_jax.runtime import checks, hosts
 from spade_jax.runtime.errors import RunError, UsageError
 from spade_jax.sampler import Engine, SamplingConfig
 from spade_jax.sandbox import Limits, Pool, SandboxError, layers
@@ -301,10 +301,24 @@ def memory(config: ConfigDict, workdir: str) -> memory_lib.Memory:
         ranked_by_lower_bound=config.memory.rank == "lower_bound",
         cells=config.memory.eviction == "cells",
     )
+    # The others hold the same in main memory.
+    path = pathlib.Path(workdir) / ENVIRONMENTS_FILE if hosts.is_first() else pathlib.Path(":memory:")
     try:
-        return memory_lib.Memory(pathlib.Path(workdir) / ENVIRONMENTS_FILE, settings)
+        return memory_lib.Memory(path, settings)
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def share_memory(memory: memory_lib.Memory, step: int) -> None:
+    """Makes the memory in every process what it was when `step` began."""
+
+    def rolled_back() -> dict[str, Any]:
+        memory.rollback(step - 1)
+        return memory.dump() if jax.process_count() > 1 else {}
+
+    content = hosts.from_first(rolled_back)
+    if not hosts.is_first():
+        memory.load(content)
 
 
 def in_play(memory: memory_lib.Memory, saved: Sequence[tuple[str, str]]) -> list[structs.EnvironmentRecord]:
@@ -473,7 +487,6 @@ def buckets(config: ConfigDict, device_mesh: Mesh) -> batch.BucketConfig:
         lengths=tuple(config.learner.buckets),
         tokens_per_micro_batch=config.learner.micro_batch_tokens,
         row_multiple=partitioning.batch_shards(device_mesh),
-        processes=jax.process_count(),
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +19,7 @@ from spade_jax.learner import state as state_lib
 from spade_jax.policy import Decoder, load_params, merge_adapters, save_params
 from spade_jax.rollout.endpoint import EndpointPlayer
 from spade_jax.rollout.players import Player, PolicyPlayer
-from spade_jax.runtime import seeds
+from spade_jax.runtime import hosts, seeds
 from spade_jax.runtime.errors import RunError
 from spade_jax.sampler import Engine
 from spade_jax.session import Session
@@ -46,16 +48,20 @@ class Opponents:
 
     @property
     def requests(self) -> int:
-        """Requests that the run has sent to the endpoint."""
-        return self._endpoint.requests if self._endpoint else self._requests_before
+        """Requests that the run has sent to the endpoint, all processes together."""
+        if self._endpoint is None:
+            return self._requests_before
+        return self._requests_before + sum(hosts.gather(self._endpoint.requests - self._requests_before))
 
     def keep(self, step: int) -> None:
         """Writes the present policy down, where its turn has come."""
         if (self._many and step % self._every == 0) or (self._first and step == 0):
-            self._folder.mkdir(exist_ok=True)
-            model = self._session.model
-            params = jax.device_get(merge_adapters(self._session.state.params, model.config))
-            save_params(self._path(step), params, model.config.merged)
+            params = partitioning.fetch(merge_adapters(self._session.state.params, self._session.model.config))
+            hosts.from_first(lambda: self._save(step, params))
+
+    def _save(self, step: int, params: Any) -> None:
+        self._folder.mkdir(exist_ok=True)
+        save_params(self._path(step), params, self._session.model.config.merged)
 
     def _path(self, step: int) -> pathlib.Path:
         return self._folder / f"step_{step:06d}.npz"
@@ -88,6 +94,8 @@ class Opponents:
         if name == "endpoint":
             if self._endpoint is None:
                 settings = compose.endpoint_settings(self._config)
+                left = (settings.max_requests - self._requests_before) // jax.process_count()
+                settings = dataclasses.replace(settings, max_requests=self._requests_before + left)
                 self._endpoint = EndpointPlayer(settings, requests_before=self._requests_before)
                 self._stack.callback(self._endpoint.close)
             return self._endpoint
@@ -102,10 +110,11 @@ class Opponents:
             raise RunError(
                 f"{path} cannot be read ({error.strerror}); restore it, or start in another workdir"
             ) from error
-        shardings = state_lib.param_shardings(Decoder(session.model.config.merged), session.mesh)
-        params = partitioning.global_copies(session.mesh, params, shardings)
+        mesh = session.sampler_mesh
+        shardings = state_lib.param_shardings(Decoder(session.model.config.merged), mesh)
+        params = partitioning.global_copies(mesh, params, shardings)
         if self._engine is None:
-            self._engine = compose.engine(self._config, session.model, params, session.template, session.mesh)
+            self._engine = compose.engine(self._config, session.model, params, session.template, mesh)
         self._engine.set_params(params, version=step)
         return PolicyPlayer(self._engine, session.template, compose.policy_settings(self._config, temperature))
 

@@ -3,8 +3,9 @@
     python -m spade_jax.plan --config=configs/spade_qwen3_4b.py --devices=8 --device_kind=h100-80g
 
 Compiles the learner's gradient, a prefill and a decode block for as many simulated devices, with shapes in place of
-weights, and prints what each device would hold and how fast it could be at best. `policy.init` may be a folder with
-nothing but the model's config.json. Temporary memory is that of XLA's CPU compiler: a guide, no promise.
+weights, and prints what each device would hold, what it would send to the others and how fast it could be at best.
+`policy.init` may be a folder with nothing but the model's config.json. Temporary memory and communication are those
+that XLA's CPU compiler plans: a guide, no promise.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from spade_jax.policy import (
     split_layers,
     unrolled_params,
 )
-from spade_jax.runtime import app, checks
+from spade_jax.runtime import app, checks, collectives
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.flops import training_flops
 from spade_jax.runtime.presets import resolve_preset
@@ -89,7 +90,8 @@ def main(argv: Sequence[str]) -> None:
         raise UsageError(str(error)) from error
     checks.check_mesh(dict(mesh.shape), dataclasses.asdict(shape))
 
-    held, needed = resident(config, model, mesh), temporary(config, model, mesh)
+    held, gradient = resident(config, model, mesh), compile_gradient(config, model, mesh)
+    needed = temporary(config, model, mesh, gradient)
     total = sum(held.values()) + max(needed.values())
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     print(f"{_DEVICES.value} x {_KIND.value}: {axes}; GB per device")
@@ -101,6 +103,10 @@ def main(argv: Sequence[str]) -> None:
     print(f"  {'in all':<34}{total / 1e9:>9.2f}   of {room / 1e9:.1f} usable")
     fits = total <= room
     print("fits" if fits else f"does not fit: {remedy(held | needed)}")
+    traffic = collectives.count(gradient.as_text())
+    sent = sum(operation.sent for operation in traffic.values())
+    parts = ", ".join(f"{name} {operation.sent / 1e9:.3g}" for name, operation in sorted(traffic.items()))
+    print(f"each device sends {sent / 1e9:.3g} GB per micro-batch ({parts or 'nothing'})")
 
     parts = state_lib.split_trained(model, state_lib.abstract_params(model))
     trained, frozen = (count_active_params(part, shape) for part in parts)
@@ -164,11 +170,16 @@ def resident(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> dic
     }
 
 
-def temporary(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> dict[str, float]:
-    """What a device needs within a compiled function beyond its arguments, in bytes."""
-    placed = jax.tree.map(_placed, state_lib.abstract_params(model), state_lib.param_shardings(model, mesh))
-    count, length, gradient = _gradient(config, model, mesh, placed)
+def placed_params(model: Decoder, mesh: jax.sharding.Mesh) -> Any:
+    """Shapes of the parameters, and where they are."""
+    return jax.tree.map(_placed, state_lib.abstract_params(model), state_lib.param_shardings(model, mesh))
 
+
+def temporary(
+    config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh, gradient: jax.stages.Compiled
+) -> dict[str, float]:
+    """What a device needs within a compiled function beyond its arguments, in bytes."""
+    placed, (count, length) = placed_params(model, mesh), micro_batch(config, mesh)
     sampler, merged = config.sampler, Decoder(model.config.merged)
     _, low = split_adapters(placed)
     if sampler.weight_dtype == "policy":
@@ -197,11 +208,15 @@ def temporary(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> di
     }
 
 
-def _gradient(
-    config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh, params: Any
-) -> tuple[int, int, jax.stages.Compiled]:
-    """(rows, tokens of a row, the compiled update of its gradient) of a micro-batch of the longest bucket."""
-    length = config.learner.buckets[-1]
+def micro_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> tuple[int, int]:
+    """Rows and tokens of a micro-batch of the longest bucket."""
+    buckets = compose.buckets(config, mesh)
+    return buckets.rows(buckets.lengths[-1]), buckets.lengths[-1]
+
+
+def compile_gradient(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> jax.stages.Compiled:
+    """The learner's update of its gradient by a micro-batch of the longest bucket."""
+    params, (_, length) = placed_params(model, mesh), micro_batch(config, mesh)
     row = Trajectory(np.zeros(length, np.int32), np.ones(length, bool), np.zeros(length, np.float32), 0, 0, 0.0)
     [[stack]], _ = pack_rows([row], np.ones(1, np.float32), compose.buckets(config, mesh))
     rows, whole = partitioning.batch_sharding(mesh, row_axis=1), partitioning.replicated(mesh)
@@ -214,11 +229,10 @@ def _gradient(
     reference = batch.behaviour_logp if config.learner.kl_coefficient > 0 else None
     accumulate = make_accumulate(model, mesh, compose.update_config(config))
     with partitioning.activate(mesh):
-        lowered = accumulate.lower(
+        return accumulate.lower(
             (gradient, sums), state, Stack(batch, _placed(stack.count, whole)), batch.behaviour_logp, reference,
             jax.ShapeDtypeStruct((), bool, sharding=whole),
-        )  # fmt: skip
-        return stack.batch.tokens.shape[1], length, lowered.compile()
+        ).compile()  # fmt: skip
 
 
 def _placed(array: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,18 +18,19 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from spade_jax import compose, structs
-from spade_jax.learner import advantage, batch
+from spade_jax.learner import advantage, batch, publish
 from spade_jax.learner import state as state_lib
 from spade_jax.learner import step as step_lib
 from spade_jax.policy import count_active_params
-from spade_jax.runtime import compile_cache, distributed, metrics
+from spade_jax.runtime import compile_cache, distributed, hosts, metrics
 from spade_jax.runtime.checkpoint import Checkpointer
 from spade_jax.runtime.flops import describe_devices, training_flops
 from spade_jax.runtime.presets import get_key
 from spade_jax.runtime.profiling import Profiler
 from spade_jax.runtime.progress import Cadence, Column, Progress
 from spade_jax.runtime.shutdown import Shutdown
-from spade_jax.runtime.workdir import write_config
+from spade_jax.runtime.workdir import WorkdirLock, compare_config, write_config
+from spade_jax.sampler import Counters
 from spade_jax.tokens.chat import ChatTemplate
 
 # What TensorBoard's hparams page tabulates: the keys that sweeps vary most.
@@ -48,18 +51,23 @@ HPARAMS = (
 
 
 class Session:
-    """A run under way; made once its config has been accepted and its workdir is locked.
+    """A run under way; made once its config has been accepted.
+
+    Of several processes each has one, and calls the same methods in the same order. What is written, the first writes.
 
     Attributes:
+      first: whether this process is the one that writes metrics, transcripts and lines.
       state: the train state; `learn` replaces it.
       initial_params: host weights that the run began with; None for random ones.
       model: the network.
       template: the chat template.
-      engine: the sampler, on the weights of `state` once a step has begun.
+      engine: the sampler, on this process's own devices.
+      sampler_mesh: those devices.
+      sampler_params: what it draws with: the weights of `state`, once a step has begun.
       restored: host state of the newest checkpoint, None in a new workdir.
       first_step: the step to begin with.
       flops_per_token: of an update.
-      writer, timers, progress: of metrics, phases and lines.
+      timers: of the phases of a step.
     """
 
     def __init__(
@@ -71,6 +79,8 @@ class Session:
     ):
         self._config, self._workdir, self._stack, self.template = config, workdir, stack, template
         distributed.join(distributed.read_plan())  # before JAX looks for devices
+        self.first = hosts.is_first()
+        hosts.from_first(self._claim_workdir)
         compile_cache.enable_compile_cache(config.compile_cache.dir)
         self._compilations = metrics.CompilationCounter()
         self.model, self.initial_params = compose.policy(config, template)
@@ -85,13 +95,27 @@ class Session:
         self._reference = state_lib.copy_params(trained) if needs_reference else None
         counts = (count_active_params(part, self.model.config) for part in (trained, frozen))
         self.flops_per_token = training_flops(*counts)
-        print(describe_devices(), flush=True)
+        self.say(describe_devices())
+        self.sampler_mesh = publish.local_mesh(self.mesh)
+        # Those in int8, and those with adapters, are made from what they are made from in one process.
+        plain = config.sampler.weight_dtype == "policy" and self.model.config.lora is None
+        self._publish = publish.make_publish(self.model, self.mesh, self.model.config.dtype if plain else None)
         keeping = {"keep": config.checkpoint.keep, "keep_period": config.checkpoint.keep_period}
         self._checkpointer = stack.enter_context(Checkpointer(f"{workdir}/checkpoints", **keeping))
         self.restored: dict[str, Any] | None = None
         self.first_step = 0
         if found := self._checkpointer.restore(self.state):
             self.state, self.restored, self.first_step = found.state, found.host, found.step
+
+    def _claim_workdir(self) -> None:
+        self._stack.enter_context(WorkdirLock(self._workdir))
+        for difference in compare_config(self._workdir, self._config):
+            self.say(f"config changed: {difference}")
+
+    def say(self, text: str) -> None:
+        """Prints a line, once for the run."""
+        if self.first:
+            print(text, flush=True)
 
     def begin(self, notes: str, columns: Sequence[Column], results: tuple[str, ...]) -> None:
         """Binds the workdir to the config and opens the metrics; not earlier than anything that may refuse.
@@ -102,29 +126,57 @@ class Session:
           results: tags that the hparams page tabulates.
         """
         config = self._config
+        hosts.from_first(lambda: self._open_metrics(notes, results))
+        self.sampler_params = self._publish(self.state.params)
+        self.engine = compose.engine(config, self.model, self.sampler_params, self.template, self.sampler_mesh)
+        self.timers = metrics.Timers()
+        lines = sys.stdout if self.first else io.StringIO()
+        self._progress = Progress(self.first_step, config.run.steps, columns, lines)
+        self._saving = Cadence(config.checkpoint.save_steps, config.checkpoint.save_secs)
+        traced = config.profile.steps if self.first else ""
+        self._profiler = self._stack.enter_context(Profiler(traced, f"{self._workdir}/metrics"))
+        self._shutdown = self._stack.enter_context(Shutdown())
+
+    def _open_metrics(self, notes: str, results: tuple[str, ...]) -> None:
+        config = self._config
         write_config(self._workdir, config)
-        self.writer = metrics.MetricWriter(f"{self._workdir}/metrics", start_step=self.first_step)
-        self._stack.callback(self.writer.close)
+        self._writer = metrics.MetricWriter(f"{self._workdir}/metrics", start_step=self.first_step)
+        self._stack.callback(self._writer.close)
         if self.restored is None:
-            self.writer.text(0, "config", metrics.code_block(f"# {notes}\n{config.to_yaml()}", "yaml"))
+            self._writer.text(0, "config", metrics.code_block(f"# {notes}\n{config.to_yaml()}", "yaml"))
             overridden = config_flags.get_override_values(flags.FLAGS["config"])  # what a sweep varies is among it
             shown = {key: get_key(config, key) for key in (*HPARAMS, *overridden)}
-            self.writer.hparams(shown, results, os.path.basename(self._workdir))
-        self.engine = compose.engine(config, self.model, self.state.params, self.template, self.mesh)
-        self.timers, self.progress = metrics.Timers(), Progress(self.first_step, config.run.steps, columns)
-        self._saving = Cadence(config.checkpoint.save_steps, config.checkpoint.save_secs)
-        self._profiler = self._stack.enter_context(Profiler(config.profile.steps, f"{self._workdir}/metrics"))
-        self._shutdown = self._stack.enter_context(Shutdown())
+            self._writer.hparams(shown, results, os.path.basename(self._workdir))
 
     def begin_step(self, step: int) -> None:
         """A step, or the evaluation after the last, begins: the sampler draws from the present weights."""
         self._profiler.step(step)
-        self.engine.set_params(self.state.params, version=step)
+        self.sampler_params = self._publish(self.state.params)
+        self.engine.set_params(self.sampler_params, version=step)
+
+    def log_scalars(self, step: int, values: dict[str, float]) -> None:
+        """Writes {tag: value} of a step down."""
+        if self.first:
+            self._writer.scalars(step, values)
+
+    def log_text(self, step: int, tag: str, markdown: str) -> None:
+        """Writes a text of a step down."""
+        if self.first:
+            self._writer.text(step, tag, markdown)
+
+    def take_counters(self) -> Counters:
+        """The samplers' totals since the last call: tokens of all processes, seconds of the slowest."""
+        taken = hosts.gather(self.engine.take_counters(), Counters)
+        values = {
+            name: (max if name.endswith("_seconds") else sum)(getattr(counters, name) for counters in taken)
+            for name in (field.name for field in dataclasses.fields(Counters))
+        }
+        return Counters(**values)
 
     @contextlib.contextmanager
     def phase(self, name: str, step: int) -> Iterator[None]:
         """Times a phase of a step, and shows on a terminal that it is under way."""
-        with self.timers.phase(name), self.progress.phase(name, step):
+        with self.timers.phase(name), self._progress.phase(name, step):
             yield
 
     def estimate(
@@ -167,12 +219,14 @@ class Session:
           host: the method's own state behind the step, plain JSON values.
         """
         log = log | self.timers.take() | {"perf/compilations": self._compilations.count}
-        self.writer.scalars(step, log)
-        self.progress.line(step, log)
+        self.log_scalars(step, log)
+        self._progress.line(step, log)
         last = step + 1 == self._config.run.steps
-        stop = self._shutdown.requested and not last
-        if self._saving.due(step + 1) or last or stop:
+        # By the first one's clock, and where anyone was asked to stop.
+        due, requested = zip(*hosts.gather([self._saving.due(step + 1), self._shutdown.requested]), strict=True)
+        stop = any(requested) and not last
+        if due[0] or last or stop:
             self._checkpointer.save(step + 1, self.state, host)
         if stop:
-            print(f"stopped after step {step + 1} with a checkpoint; the same command goes on", flush=True)
+            self.say(f"stopped after step {step + 1} with a checkpoint; the same command goes on")
         return stop

@@ -120,14 +120,15 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
             np.asarray(session.state.baselines), rows, shared=selfplay.baselines == "shared"
         )
         log |= measure.performance(
-            session.engine.take_counters(),
+            session.take_counters(),
             episodes,
             play_seconds=session.timers.seconds("play"),
             update_seconds=session.timers.seconds("update"),
             trained_tokens=packing.tokens,
             flops_per_token=session.flops_per_token,
         )
-        write_texts(config, workdir, session, step, matches)
+        if session.first:
+            write_texts(config, workdir, session, step, matches)
         host = {
             "games": list(rows),
             "scores": scores,
@@ -141,7 +142,7 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
         session.begin_step(config.run.steps)
         with session.phase("evaluate", config.run.steps - 1):
             last = config.run.steps
-            session.writer.scalars(last, evaluate(config, session, opponents, last, meetings))
+            session.log_scalars(last, evaluate(config, session, opponents, last, meetings))
     return True
 
 
@@ -195,7 +196,7 @@ def write_texts(config: ConfigDict, workdir: str, session: Session, step: int, m
         order = [seat for seat, _ in match.moves] + ([] if match.offender is None else [match.offender])
         said = [(seat, turn.observation, turn.response) for seat in order if (turn := next(turns[seat], None))]
         title = f"{match.request.game}, seed {match.request.seed}: {match.ending}, returns {match.returns}"
-        session.writer.text(step, "selfplay/transcript", texts.match(title, said))
+        session.log_text(step, "selfplay/transcript", texts.match(title, said))
 
 
 def evaluate(
@@ -211,7 +212,7 @@ def evaluate(
     players = {evals.POLICY: policy} | {name: opponents.player(who, temperature) for name, who in names.items()}
     rows, values = evals.measure(
         players,
-        lambda pairs: score(session.model, session.state.params, pairs, temperature),
+        lambda pairs: score(session.model, session.sampler_params, pairs, temperature),
         session.template,
         settings,
     )

@@ -31,10 +31,9 @@ from spade_jax.rollout import episodes as episodes_lib
 from spade_jax.rollout import measure, regenerate
 from spade_jax.rollout.design import Design
 from spade_jax.rollout.trajectories import conversation_trajectory, training_set
-from spade_jax.runtime import app, checks, distributed, metrics, seeds, texts, transcripts
+from spade_jax.runtime import app, checks, distributed, hosts, seeds, texts, transcripts
 from spade_jax.runtime.presets import resolve_preset
 from spade_jax.runtime.progress import SPADE
-from spade_jax.runtime.workdir import WorkdirLock, compare_config
 from spade_jax.sampler import Engine
 from spade_jax.sandbox import Pool
 from spade_jax.session import Session
@@ -50,12 +49,9 @@ def main(argv: Sequence[str]) -> None:
     config, workdir = resolve_preset(_CONFIG.value), os.path.abspath(_WORKDIR.value)
     checks.check_config(config)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(WorkdirLock(workdir))
         stack.enter_context(compose.sandbox_failures())
-        for difference in compare_config(workdir, config):
-            print(f"config changed: {difference}", flush=True)
         finished = {"spade": spade, "spiral": spiral}[config.method.algorithm](stack, config, workdir)
-    if not finished:
+    if not finished or not hosts.is_first():
         return
     print(f"report: {write_report(workdir)}")
     print(f"curves: tensorboard --logdir {workdir}/metrics")
@@ -68,25 +64,25 @@ def spade(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> bool
 
     # ==================================================================
     # Start. The order matters: the sandbox forks before JAX has threads.
-    # Resume: (1) train and host state of the newest checkpoint, (2) the store of
-    # environments rolled back to it, (3) later metrics forgotten.
+    # Resume: (1) train and host state of the newest checkpoint, (2) later metrics
+    # forgotten, (3) the store of environments rolled back to it.
     # ==================================================================
     pool = compose.sandbox_pool(config)
     stack.callback(pool.shutdown)
-    contained = compose.sandbox_line(config, pool)
-    print(contained, flush=True)
     template, documents = compose.chat_template(config), compose.documents(config)
     session = Session(stack, config, workdir, template)
+    contained = compose.sandbox_line(config, pool)
+    session.say(contained)
     memory = stack.enter_context(compose.memory(config, workdir))
     delayed, cursor, in_play = DelayedQueue(window), documents.start(), []
     if host := session.restored:
         cursor = compose.cursor(config, documents, host["cursor"], host["corpus"])
         delayed.load(host["delayed"])
     session.begin(contained, SPADE, ("eval/probe/all", "designer/regret", "agent/win_rate"))
-    memory.rollback(session.first_step - 1)
+    compose.share_memory(memory, session.first_step)
     if host:
         in_play = compose.in_play(memory, host["in_play"])
-    engine, writer = session.engine, session.writer
+    engine = session.engine
     playing, designing = compose.episode_settings(config), compose.design_settings(config)
     probing, rewarding = compose.probe_settings(config), compose.reward_config(config)
     probe = compose.probe(config, config.evaluation.instances)
@@ -181,7 +177,7 @@ def spade(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> bool
         # 6. Write down what happened; then checkpoint.
         # ==============================================================
         log |= update_log | measure.performance(
-            engine.take_counters(),
+            session.take_counters(),
             episodes,
             play_seconds=session.timers.seconds("play"),
             update_seconds=session.timers.seconds("update"),
@@ -189,7 +185,8 @@ def spade(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> bool
             flops_per_token=session.flops_per_token,
         )
         log["memory/size"] = len(memory)
-        write_texts(config, workdir, writer, step, regeneration, in_play, episodes)
+        if session.first:
+            write_texts(config, workdir, session, step, regeneration, in_play, episodes)
         host = {
             "cursor": cursor,
             "corpus": documents.fingerprint,
@@ -204,7 +201,7 @@ def spade(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> bool
     if config.evaluation.every_steps:
         session.begin_step(config.run.steps)
         with session.phase("evaluate", config.run.steps - 1):
-            writer.scalars(config.run.steps, evaluate(engine, pool, template, probe, probing))
+            session.log_scalars(config.run.steps, evaluate(engine, pool, template, probe, probing))
     return True
 
 
@@ -232,7 +229,7 @@ def evaluate(
 def write_texts(
     config: ConfigDict,
     workdir: str,
-    writer: metrics.MetricWriter,
+    session: Session,
     step: int,
     regeneration: regenerate.Regeneration | None,
     in_play: Sequence[structs.EnvironmentRecord],
@@ -246,12 +243,12 @@ def write_texts(
         return
     if regeneration and regeneration.designs:
         record = next((d.record for d in regeneration.designs if d.valid), regeneration.designs[0].record)
-        writer.text(step, "designer/program", texts.program(record))
+        session.log_text(step, "designer/program", texts.program(record))
     if in_play:
         hints = {record.id: record.hint for record in in_play}
         for episode in by_seed[:2]:  # the plain and the hinted play of one seed
             tag = "agent/transcript" if episode.arm == structs.PLAIN else "agent/transcript_hinted"
-            writer.text(step, tag, texts.transcript(episode, hints[episode.environment_id]))
+            session.log_text(step, tag, texts.transcript(episode, hints[episode.environment_id]))
 
 
 def run() -> None:

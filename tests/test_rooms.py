@@ -25,7 +25,8 @@ MAY_IMPORT = {
     "designer": {"tokens", "sandbox", "envs"},
     "runtime": set(),
     "rollout": {
-        "sampler", "sandbox", "envs", "tokens", "designer", "runtime.seeds", "runtime.flops", "runtime.metrics",
+        "sampler", "sandbox", "envs", "tokens", "designer", "runtime.hosts", "runtime.seeds", "runtime.flops",
+        "runtime.metrics",
     },
     "evals": {"rollout", "sampler", "sandbox", "envs", "tokens", "designer", "runtime.seeds"},
     "reporting": {"designer", "runtime"},

@@ -63,6 +63,8 @@ CREATE TABLE statistics (
 CREATE INDEX statistics_by_step ON statistics (step);
 """
 
+_TABLES = ("programs", "statistics")
+
 LEARNABLE_LOW, LEARNABLE_HIGH = 0.15, 0.85  # win rates from which something is learnt
 NEGATIVE_LOW, NEGATIVE_HIGH = 0.1, 0.9
 DIFFICULTY_BINS = 5
@@ -185,7 +187,20 @@ class Memory:
             self._db.execute("UPDATE programs SET evicted_step = NULL WHERE evicted_step > ?", (step,))
             self._db.execute("DELETE FROM statistics WHERE step > ?", (step,))
 
+    def load(self, content: Mapping[str, Sequence[Sequence[Any]]]) -> None:
+        """Takes over what another store's `dump` gave; this one must be empty."""
+        with self._writing():
+            for table, rows in content.items():
+                for row in rows:
+                    self._db.execute(f"INSERT INTO {table} VALUES ({','.join('?' * len(row))})", row)
+
     # ---- reading ----
+
+    def dump(self) -> dict[str, list[list[Any]]]:
+        """{table: rows}, as JSON values."""
+        return {
+            table: [list(row) for row in self._db.execute(f"SELECT * FROM {table}")] for table in _TABLES
+        }
 
     def members(self) -> list[EnvironmentRecord]:
         """The remembered programs, oldest first, each with its latest statistics."""

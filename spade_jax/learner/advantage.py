@@ -155,27 +155,22 @@ def estimate_on_hosts(
     num_groups: int,
     ema_decay: float = 0.95,
 ) -> tuple[np.ndarray, np.ndarray, jax.Array]:
-    """`estimate` over the rows of all processes together, each keeping its own rows of the result.
-
-    Every process passes equally many rows or not, in any number; they are padded to a common power of two, so that
-    few shapes are compiled, and ordered by process.
+    """`estimate` of host arrays, which every process holds alike; padded to a power of two, so few shapes are compiled.
 
     Returns:
-      float32[N] advantages and bool[N] keep of this process's rows, and the new replicated baseline table.
+      float32[N] advantages, bool[N] keep, and the new replicated baseline table.
     """
     n = len(returns)
-    size = int(partitioning.max_over_processes(np.array([max(n, 1)]))[0])
-    size = 1 << (size - 1).bit_length()
+    size = 1 << (max(n, 1) - 1).bit_length()
 
-    def whole(x: np.ndarray, dtype: type) -> np.ndarray:
-        return partitioning.gather_rows(np.pad(np.asarray(x, dtype), (0, size - n)))
+    def padded(x: np.ndarray, dtype: type) -> np.ndarray:
+        return np.pad(np.asarray(x, dtype), (0, size - n))
 
-    host = (whole(returns, np.float32), whole(roles, np.int32), whole(groups, np.int32), whole(valid, bool))
+    host = (padded(returns, np.float32), padded(roles, np.int32), padded(groups, np.int32), padded(valid, bool))
     rows = partitioning.global_copies(mesh, host)
     with jax.set_mesh(mesh):
         result = functools.partial(_estimate, estimators=estimators, num_groups=num_groups, ema_decay=ema_decay)(
             *rows, baselines_K
         )
-    start = jax.process_index() * size
     advantage, keep = jax.device_get((result.advantage, result.keep))
-    return advantage[start : start + n], keep[start : start + n], result.baselines
+    return advantage[:n], keep[:n], result.baselines

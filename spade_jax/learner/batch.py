@@ -22,29 +22,21 @@ from spade_jax.structs import Batch, Trajectory
 class BucketConfig:
     """Attributes:
     lengths: bucket lengths in tokens, ascending.
-    tokens_per_micro_batch: B * T aimed at, over all processes together.
+    tokens_per_micro_batch: B * T aimed at, over all devices together.
     row_multiple: B is a multiple of it: data-parallel devices (`partitioning.batch_shards`).
-    processes: B / processes rows of each micro-batch are filled here.
     """
 
     lengths: tuple[int, ...]
     tokens_per_micro_batch: int
     row_multiple: int = 1
-    processes: int = 1
 
     def __post_init__(self) -> None:
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)) or self.lengths[0] < 2:
             raise ValueError(f"learner.buckets={self.lengths} must ascend, from 2 or more")
-        if self.row_multiple % self.processes:
-            raise ValueError(
-                f"mesh data*fsdp={self.row_multiple} is not a multiple of {self.processes} processes; "
-                "give every process whole data-parallel shards"
-            )
 
-    def local_rows(self, length: int) -> int:
-        """Rows of one micro-batch of this bucket that this process fills."""
-        shards = max(self.tokens_per_micro_batch // length // self.row_multiple, 1)
-        return shards * self.row_multiple // self.processes
+    def rows(self, length: int) -> int:
+        """B: rows of one micro-batch of this bucket."""
+        return max(self.tokens_per_micro_batch // length // self.row_multiple, 1) * self.row_multiple
 
 
 class Stack(NamedTuple):
@@ -95,16 +87,11 @@ def assign_buckets(lengths: Sequence[int], config: BucketConfig) -> list[list[in
                 break
     used = [i for i, bucket in enumerate(rows) if bucket]
     for i, following in zip(used[:-1], used[1:], strict=True):
-        left = len(rows[i]) % config.local_rows(config.lengths[i])
-        if left and 2 * left <= config.local_rows(config.lengths[i]):
+        left = len(rows[i]) % config.rows(config.lengths[i])
+        if left and 2 * left <= config.rows(config.lengths[i]):
             rows[following] = sorted(rows[i][-left:] + rows[following])
             del rows[i][-left:]
     return rows
-
-
-def micro_batch_counts(rows: list[list[int]], config: BucketConfig) -> np.ndarray:
-    """int32[buckets] micro-batches that the assignment needs in this process."""
-    return np.array([-(-len(r) // config.local_rows(t)) for r, t in zip(rows, config.lengths, strict=True)], np.int32)
 
 
 def _stack(trajectories: list[Trajectory], advantages: list[float], length: int, rows: int, count: int) -> Stack:
@@ -151,16 +138,14 @@ def _check(index: int, trajectory: Trajectory) -> None:
 
 
 class Assignment(NamedTuple):
-    """Which trajectory goes where, before processes agree on the counts.
+    """Which trajectory goes where.
 
     Attributes:
       rows: per minibatch and bucket, indices into the trajectories.
-      counts: int32[minibatches, buckets] micro-batches needed in this process.
       too_long, zero_weight, empty: how many are left out, by reason.
     """
 
     rows: list[list[list[int]]]
-    counts: np.ndarray
     too_long: int
     zero_weight: int
     empty: int
@@ -182,10 +167,7 @@ def assign(trajectories: Sequence[Trajectory], config: BucketConfig, *, minibatc
     for part in parts:
         buckets = assign_buckets([len(trajectories[i].tokens) for i in part], config)
         rows.append([[part[j] for j in bucket] for bucket in buckets])
-    counts = np.stack([micro_batch_counts(r, config) for r in rows])
-    return Assignment(
-        rows, counts, len(spoken) - len(fitting), len(trajectories) - len(heavy), len(heavy) - len(spoken)
-    )
+    return Assignment(rows, len(spoken) - len(fitting), len(trajectories) - len(heavy), len(heavy) - len(spoken))
 
 
 def pack(
@@ -194,15 +176,12 @@ def pack(
     config: BucketConfig,
     *,
     minibatches: int = 1,
-    counts: np.ndarray | None = None,
 ) -> tuple[list[list[Stack]], PackReport]:
     """Trajectories to stacks of micro-batches: one list of stacks (shortest bucket first) per minibatch.
 
     Args:
       advantages: one float for each trajectory.
       minibatches: optimiser steps that share the trajectories out among them.
-      counts: int32[minibatches, buckets] agreed with the other processes (at least `assign(...).counts`); None where
-        there are none.
 
     Raises:
       ValueError: see `assign`; or as many advantages as trajectories were not given.
@@ -210,16 +189,16 @@ def pack(
     if len(advantages) != len(trajectories):
         raise ValueError(f"{len(advantages)} advantages for {len(trajectories)} trajectories; give one for each")
     plan = assign(trajectories, config, minibatches=minibatches)
-    counts = plan.counts if counts is None else np.asarray(counts)
     out, packed, capacity = [], [], 0
-    for rows, needed in zip(plan.rows, counts, strict=True):
+    for buckets in plan.rows:
         stacks = []
-        for indices, length, count in zip(rows, config.lengths, needed, strict=True):
-            if count:
-                local = config.local_rows(length)
+        for indices, length in zip(buckets, config.lengths, strict=True):
+            if indices:
+                rows = config.rows(length)
+                count = -(-len(indices) // rows)
                 chosen = [trajectories[i] for i in indices]
-                stacks.append(_stack(chosen, [advantages[i] for i in indices], length, local, int(count)))
-                capacity += int(count) * local * length
+                stacks.append(_stack(chosen, [advantages[i] for i in indices], length, rows, count))
+                capacity += count * rows * length
                 packed += chosen
         out.append(stacks)
     report = PackReport(

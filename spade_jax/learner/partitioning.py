@@ -173,15 +173,8 @@ def global_copies(mesh: Mesh, tree: Any, shardings: Any = None) -> Any:
         return jax.tree.map(put, tree, shardings)
 
 
-def gather_rows(x: np.ndarray) -> np.ndarray:
-    """Concatenates every process's [N, ...] host array in process order; all processes get the whole."""
+def fetch(tree: Any) -> Any:
+    """Global arrays to whole host arrays in every process, which all call it; one leaf at a time on the devices."""
     if jax.process_count() == 1:
-        return np.asarray(x)
-    return np.asarray(multihost_utils.process_allgather(np.asarray(x), tiled=True))
-
-
-def max_over_processes(x: np.ndarray) -> np.ndarray:
-    """Element-wise maximum of a host array over processes, e.g. to agree on micro-batch counts."""
-    if jax.process_count() == 1:
-        return np.asarray(x)
-    return np.asarray(multihost_utils.process_allgather(np.asarray(x))).max(axis=0)
+        return jax.device_get(tree)
+    return jax.tree.map(lambda x: multihost_utils.process_allgather(x, tiled=True), tree)

@@ -125,10 +125,10 @@ def make_update(
 ) -> Update:
     """Builds `update(state, minibatches, reference=None) -> (state, metrics)`.
 
-    The update consumes (donates) the given state. `minibatches` is what `batch.pack` made of this process's
-    trajectories, the same number of stacks of the same shapes in every process. `reference` is what is trained
-    (`state.split_trained`) of the policy that the divergence is from. An update without any row changes nothing but
-    the step counter. Metrics are floats under their TensorBoard tags, averaged over the update.
+    The update consumes (donates) the given state. `minibatches` is what `batch.pack` made of the trajectories, the same
+    in every process: each puts the rows of its own devices there. `reference` is what is trained (`state.split_trained`)
+    of the policy that the divergence is from. An update without any row changes nothing but the step counter. Metrics
+    are floats under their TensorBoard tags, averaged over the update.
 
     The update raises:
       FloatingPointError: the loss or the gradient of an optimiser step is not finite; that step is not applied.
@@ -137,10 +137,10 @@ def make_update(
     grad_shardings, _ = split_trained(model, param_shardings(model, mesh, rules))
     full_shardings = state_shardings(model, optimizer, mesh, rules)
     whole = partitioning.replicated(mesh)
-    scores = partitioning.batch_sharding(mesh, row_axis=1)
+    stacked = partitioning.batch_sharding(mesh, row_axis=1)
     accumulate = make_accumulate(model, mesh, config, rules=rules)
 
-    @functools.partial(jax.jit, out_shardings=scores)
+    @functools.partial(jax.jit, out_shardings=stacked)
     def score(params: Any, stack: Stack) -> jax.Array:
         """float32[M, B, T] log-probs of a stack's tokens under `params`."""
 
@@ -178,9 +178,8 @@ def make_update(
         return state._replace(step=state.step + 1)
 
     def to_device(stack: Stack) -> Stack:
-        return Stack(
-            partitioning.global_rows(mesh, stack.batch, row_axis=1), partitioning.global_copies(mesh, stack.count)
-        )
+        shardings = Stack(jax.tree.map(lambda _: stacked, stack.batch), whole)
+        return partitioning.global_copies(mesh, stack, shardings)
 
     def update(
         state: TrainState, minibatches: Sequence[Sequence[Stack]], reference: Any = None

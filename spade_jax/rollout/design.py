@@ -15,6 +15,7 @@ from spade_jax import structs
 from spade_jax.designer import gate, parse, prompts, tool_prompts
 from spade_jax.envs.contract import environment_id
 from spade_jax.rollout.generate import generate
+from spade_jax.runtime import hosts
 from spade_jax.sampler import Engine, SamplingConfig
 from spade_jax.sandbox import Pool
 from spade_jax.tokens import chat, parsing
@@ -124,7 +125,7 @@ def write_environments(
             settings.max_new_tokens,
         )
         sources = [parsing.fenced_program(turn.response) for turn in turns]
-        reports = gate.run_gates(pool, sources, settings.gate, known)
+        reports = _checked(pool, sources, settings.gate, known)
         drawn = [
             _design(assignment, attempt, turn, source, report, step, settings.gate.kind)
             for assignment, turn, source, report in zip(assignments, turns, sources, reports, strict=True)
@@ -196,13 +197,31 @@ def _with_hints(
             settings.hint_max_new_tokens,
         )
         hints = [turn.response.strip() for turn in turns]
-        checked = gate.run_hint_checks(pool, [design.record.source for design in asked], hints, settings.gate)
+        checked = hosts.spread(
+            [(design.record.source, hint) for design, hint in zip(asked, hints, strict=True)],
+            lambda share: gate.run_hint_checks(pool, *_columns(share), settings.gate),
+            structs.CheckVerdict,
+        )
         leaks = {}
         for design, hint, (verdict, failure) in zip(asked, hints, checked, strict=True):
             hinted[design.assignment.place] = _judged(design, hint, verdict, failure)
             if failure == "leak":
                 leaks[design.assignment.place] = verdict.evidence
     return [hinted.get(design.assignment.place, design) for design in drawn]
+
+
+def _checked(
+    pool: Pool, sources: Sequence[str | None], config: gate.GateConfig, known: Sequence[gate.Signature]
+) -> list[structs.GateReport]:
+    """`gate.run_gates`; of several processes each checks its share."""
+    reports = hosts.spread(
+        sources, lambda share: gate.run_checks(pool, share, config, known), structs.GateReport, structs.CheckVerdict
+    )
+    return gate.refuse_duplicates(sources, reports, config)
+
+
+def _columns(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    return [first for first, _ in pairs], [second for _, second in pairs]
 
 
 def _judged(design: Design, hint: str, verdict: structs.CheckVerdict, failure: str | None) -> Design:

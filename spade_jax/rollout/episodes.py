@@ -23,6 +23,7 @@ import numpy as np
 from spade_jax import structs
 from spade_jax.designer import prompts, tool_prompts
 from spade_jax.envs import contract
+from spade_jax.runtime import hosts
 from spade_jax.runtime.seeds import environment_seed
 from spade_jax.sampler import Engine, Response, SamplingConfig
 from spade_jax.sandbox import Pool, Reply
@@ -121,11 +122,16 @@ def play_episodes(
     requests: Sequence[EpisodeRequest],
     settings: EpisodeSettings,
 ) -> list[structs.Episode]:
-    """Plays all `requests` and returns their episodes in the same order.
+    """Plays all `requests`, of several processes each its share, and returns their episodes in the same order.
 
     Whatever a program does costs its own episode (status VOID) and nothing else.
     """
-    return _Loop(engine, pool, template, requests, settings).run()
+    return hosts.spread(
+        requests,
+        lambda share: _Loop(engine, pool, template, share, settings).run(),
+        structs.Episode,
+        structs.Turn,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ from spade_jax.envs.games import SEATS, Game, make_game
 from spade_jax.rollout.measure import mean_or_nan
 from spade_jax.rollout.players import Answer, Player, Question
 from spade_jax.rollout.trajectories import conversation_trajectory
+from spade_jax.runtime import hosts
 
 # How a match ended.
 BY_RULES, BY_INVALID, TOO_LONG, NO_CONTEXT, VOID = "rules", "invalid", "moves", "context", "void"
@@ -109,10 +110,18 @@ class _Play:
 def play_matches(
     players: Mapping[str, Player], requests: Sequence[MatchRequest], settings: MatchSettings
 ) -> list[Match]:
-    """Plays all `requests`; returns the matches in the same order.
+    """Plays all `requests`, of several processes each its share; returns the matches in the same order.
 
     The same players, requests and settings give the same matches, unless a player answers from outside.
     """
+    return hosts.spread(
+        requests, lambda share: _play_all(players, share, settings), Match, MatchRequest, structs.Turn
+    )
+
+
+def _play_all(
+    players: Mapping[str, Player], requests: Sequence[MatchRequest], settings: MatchSettings
+) -> list[Match]:
     waiting = collections.deque(enumerate(requests))
     live: dict[str, _Play] = {}
     matches: list[Match | None] = [None] * len(requests)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spade_jax import structs
+from spade_jax.runtime import hosts
 from spade_jax.sampler import Engine, SamplingConfig
 from spade_jax.tokens import chat
 
@@ -18,7 +19,7 @@ def generate(
     sampling: SamplingConfig,
     max_new_tokens: int,
 ) -> list[structs.Turn]:
-    """Draws one response per prompt.
+    """Draws one response per prompt; of several processes each draws its share.
 
     Args:
       engine: the sampler.
@@ -30,6 +31,18 @@ def generate(
     Returns:
       One `Turn` per prompt, in order. `observation` is the last message's text.
     """
+    return hosts.spread(
+        prompts, lambda share: _draw(engine, template, share, sampling, max_new_tokens), structs.Turn
+    )
+
+
+def _draw(
+    engine: Engine,
+    template: chat.ChatTemplate,
+    prompts: Sequence[tuple[str, Sequence[tuple[str, str]]]],
+    sampling: SamplingConfig,
+    max_new_tokens: int,
+) -> list[structs.Turn]:
     turns: dict[int, structs.Turn] = {}
     handles = []
     for conversation_id, messages in prompts:

@@ -15,6 +15,7 @@ from spade_jax.envs.bundled import bundled_records
 from spade_jax.envs.families import base
 from spade_jax.rollout import generate
 from spade_jax.rollout.design import Assignment, Design, DesignSettings, write_environments
+from spade_jax.runtime import hosts
 from spade_jax.sampler import Engine
 from spade_jax.sandbox import Pool
 from spade_jax.tokens import chat
@@ -111,7 +112,8 @@ def regenerate(
                 break
         return Assignment(place, places[place], document.id, tuple(e.id for e in shown), messages)
 
-    canaries_wrong = _send_canaries(pool, design_settings.gate, rng("canaries", step))
+    # Every process's own sandbox is tried.
+    canaries_wrong = max(hosts.gather(_send_canaries(pool, design_settings.gate, rng("canaries", step))))
     known = memory.signatures() if "novel" in design_settings.gate.checks else ()
     designs = write_environments(engine, pool, template, new_places, assign, design_settings, step=step, known=known)
     written = [design.record for design in designs if design.valid]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import difflib
 import errno
 import functools
+import os
 import re
 import runpy
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from absl import app, flags
 from ml_collections import ConfigDict
 
+from spade_jax.runtime import distributed
 from spade_jax.runtime.errors import EXIT_FAILURE, EXIT_USAGE, RunError, UsageError
 from spade_jax.runtime.shutdown import EXIT_INTERRUPTED
 
@@ -45,6 +48,12 @@ def run(
     except KeyboardInterrupt:
         _end("interrupted", EXIT_INTERRUPTED)
     except Exception as error:
+        if distributed.peer_is_gone(error):
+            _end(
+                "another process of this run has ended, and this one ends with it; see what that one said, and start "
+                "all of them again to go on from the newest checkpoint",
+                EXIT_FAILURE,
+            )
         if memory_full(error):
             _end(
                 f"memory ran out ({str(error).splitlines()[0][:200] if str(error) else type(error).__name__}); lower "
@@ -55,9 +64,12 @@ def run(
         if disk_full(error):
             where = f" while writing {filename}" if filename else ""
             _end(f"the disk is full{where}; free some space and run the same command again", EXIT_FAILURE)
-        if not (isinstance(error, OSError) and error.errno in _OF_THE_MACHINE and filename):
+        if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE and filename:
+            _end(f"{filename}: {error.strerror}; mend that and run the same command again", EXIT_FAILURE)
+        if not distributed.joined():
             raise
-        _end(f"{filename}: {error.strerror}; mend that and run the same command again", EXIT_FAILURE)
+        traceback.print_exc()
+        _leave(EXIT_FAILURE)
     raise AssertionError("absl's app.run always exits")
 
 
@@ -85,6 +97,14 @@ def memory_full(error: BaseException) -> bool:
 def _end(message: str, code: int) -> NoReturn:
     sys.stdout.flush()
     print("error: " + " ".join(message.split()), file=sys.stderr, flush=True)
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    if distributed.joined():
+        # JAX would hold this process until the others exit as well, which may be waiting for what it owes them.
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 

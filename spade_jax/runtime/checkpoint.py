@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import jax
 import orbax.checkpoint as ocp
 
+from spade_jax.runtime import hosts
 from spade_jax.runtime.app import disk_full
 from spade_jax.runtime.errors import RunError, UsageError
 
@@ -132,6 +133,9 @@ class Checkpointer:
         failures: dict[int, str] = {}
         for step in steps:
             outcome = self._read(step, abstract_state)
+            # Where one process cannot read its part, none goes on from it.
+            failed = [reason for reason in hosts.gather("" if isinstance(outcome, Restored) else outcome) if reason]
+            outcome = failed[0] if failed else outcome
             if isinstance(outcome, Restored):
                 for damaged, reason in failures.items():
                     self._move_aside(damaged, reason, going_on_from=step)
@@ -173,6 +177,10 @@ class Checkpointer:
 
     def _move_aside(self, step: int, reason: str, going_on_from: int) -> None:
         """Takes a damaged checkpoint out of the way of the save that will come at its step."""
+        hosts.from_first(lambda: self._rename(step, reason, going_on_from))
+        self._manager.reload()
+
+    def _rename(self, step: int, reason: str, going_on_from: int) -> None:
         path, folder = self._directory / str(step), self._directory.with_name(f"{self._directory.name}.damaged")
         names = (f"{step}" if i == 0 else f"{step}.{i}" for i in itertools.count())
         target = next(folder / name for name in names if not (folder / name).exists())
@@ -184,7 +192,6 @@ class Checkpointer:
                 f"checkpoint {path} cannot be read ({reason}), nor moved away ({error.strerror}); remove that folder "
                 f"to go on from step {going_on_from}"
             ) from error
-        self._manager.reload()
         print(
             f"warning: checkpoint {path} cannot be read ({reason}) and was moved to {target}; the run goes on from "
             f"step {going_on_from}",

@@ -10,6 +10,7 @@ import glob
 import os
 import re
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -129,6 +130,18 @@ def join(plan: Plan | None) -> None:
         f"{seen.platform} devices",
         flush=True,
     )
+
+
+def joined() -> bool:
+    """Whether this process has joined others."""
+    jax = sys.modules.get("jax")  # which need not be there yet
+    return jax is not None and jax.distributed.is_initialized()
+
+
+def peer_is_gone(error: BaseException) -> bool:
+    """Whether an error says that a process that this one has joined no longer answers."""
+    said = r"Gloo|coordination service|heartbeat|Connection closed by peer"
+    return joined() and re.search(said, str(error)) is not None
 
 
 def _given() -> Given:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import random
 import signal
@@ -81,6 +82,20 @@ def test_the_same_program_is_remembered_once(open_memory):
     store.add(1, [record("A")])
     assert len(store) == 1
     assert len(store.programs()) == 3
+
+
+def test_a_store_in_main_memory_takes_over_and_goes_on_alike(open_memory):
+    store = open_memory(MemoryConfig(capacity=2, ranked_by_lower_bound=True, cells=True))
+    store.add(0, [record("A", regret=0.1 + 0.2, win_rate=1 / 3), record("B", report=BROKEN)])
+    store.add(1, [record("C"), record("D")])
+    other = Memory(":memory:", store.config)
+    other.load(json.loads(json.dumps(store.dump())))
+    assert other.digest() == store.digest() and other.members() == store.members()
+    for each in (store, other):
+        each.add(2, [record("E")])
+        each.record_statistics(2, {"E": {"win_rate": 0.5, "regret": float("nan")}})
+    assert other.digest() == store.digest()
+    other.close()
 
 
 def test_statistics_by_step_the_latest_counts(open_memory):

@@ -33,7 +33,7 @@ def test_shapes_depend_on_the_bucket_only():
         stacks = pack([trajectory(7)] * n, [0.5] * n, CONFIG)[0][0]
         assert [s.batch.tokens.shape[1:] for s in stacks] == [(8, 8)]
         assert stacks[0].count == -(-n // 8)
-    assert CONFIG.local_rows(32) == 2
+    assert CONFIG.rows(32) == 2
 
 
 def test_micro_batches_are_stacked_to_a_power_of_two():
@@ -86,11 +86,11 @@ def test_minibatches_share_the_trajectories_out():
     assert report.packed == 6
 
 
-def test_rows_of_a_process():
-    config = BucketConfig(lengths=(8,), tokens_per_micro_batch=100, row_multiple=8, processes=2)
-    assert config.local_rows(8) == 4  # 12 rows rounded down to 8, half of them here
-    (stacks,), _ = pack([trajectory(8)] * 3, [0.0] * 3, config, counts=np.array([[2]]))
-    assert stacks[0].batch.tokens.shape == (2, 4, 8)
+def test_rows_are_a_multiple_of_the_data_parallel_devices():
+    config = BucketConfig(lengths=(8,), tokens_per_micro_batch=100, row_multiple=8)
+    assert config.rows(8) == 8  # 12 rows rounded down
+    (stacks,), _ = pack([trajectory(8)] * 9, [0.0] * 9, config)
+    assert stacks[0].batch.tokens.shape == (2, 8, 8)
     assert stacks[0].count == 2
 
 
@@ -117,7 +117,5 @@ def test_bad_trajectories(bad, message):
 def test_bad_config():
     with pytest.raises(ValueError, match="must ascend"):
         BucketConfig(lengths=(16, 8), tokens_per_micro_batch=64)
-    with pytest.raises(ValueError, match="not a multiple of 2 processes"):
-        BucketConfig(lengths=(8,), tokens_per_micro_batch=64, row_multiple=1, processes=2)
     with pytest.raises(ValueError, match="1 advantages for 2 trajectories"):
         pack([trajectory(4)] * 2, [1.0], CONFIG)

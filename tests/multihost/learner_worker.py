@@ -2,8 +2,8 @@
 
     python learner_worker.py OUT.npz MESH [MESH ...] [--coordinator ADDRESS --processes P --process I]
 
-MESH is data,fsdp,tensor,expert. Each process holds its share of the same trajectories. Process 0 writes, for each
-mesh, the resulting parameters, metrics and baselines; whatever the mesh, they must agree.
+MESH is data,fsdp,tensor,expert. Every process holds the same trajectories, and its share of the supervised rows.
+Process 0 writes, for each mesh, the resulting parameters, metrics and baselines; whatever the mesh, they must agree.
 """
 
 from __future__ import annotations
@@ -37,30 +37,25 @@ def trajectories() -> list[Trajectory]:
 
 def run(mesh: jax.sharding.Mesh) -> dict[str, np.ndarray]:
     everything, processes, process = trajectories(), jax.process_count(), jax.process_index()
-    share = len(everything) // processes
-    mine = everything[process * share : (process + 1) * share]
     model = Decoder(CONFIG)
     optimizer = state.make_optimizer(state.OptimizerConfig(learning_rate=1e-2, eps=1e-3), model)
     train = state.init_state(model, optimizer, mesh, seed=0, num_baselines=3)
 
     advantages, keep, baselines = advantage.estimate_on_hosts(
         mesh,
-        np.array([t.episode_return for t in mine]),
-        np.array([t.role for t in mine]),
-        np.array([t.group for t in mine]),
-        np.ones(len(mine), bool),
+        np.array([t.episode_return for t in everything]),
+        np.array([t.role for t in everything]),
+        np.array([t.group for t in everything]),
+        np.ones(len(everything), bool),
         train.baselines,
         estimators=("ema", "leave_one_out"),
         num_groups=3,
     )
     train = train._replace(baselines=baselines)
-    kept = [dataclasses.replace(t, weight=t.weight * float(k)) for t, k in zip(mine, keep, strict=True)]
+    kept = [dataclasses.replace(t, weight=t.weight * float(k)) for t, k in zip(everything, keep, strict=True)]
 
-    buckets = batch.BucketConfig(
-        (8, 16), tokens_per_micro_batch=64, row_multiple=partitioning.batch_shards(mesh), processes=processes
-    )
-    counts = partitioning.max_over_processes(batch.assign(kept, buckets).counts)
-    minibatches, _ = batch.pack(kept, advantages, buckets, counts=counts)
+    buckets = batch.BucketConfig((8, 16), tokens_per_micro_batch=64, row_multiple=partitioning.batch_shards(mesh))
+    minibatches, _ = batch.pack(kept, advantages, buckets)
     config = step.UpdateConfig(objective.ObjectiveConfig(kl_coefficient=0.1), epochs=2, chunk=4)
     # The reference is the same network moved a little, sharded like the parameters.
     shardings = state.param_shardings(model, mesh)
@@ -79,7 +74,7 @@ def run(mesh: jax.sharding.Mesh) -> dict[str, np.ndarray]:
     out |= {name: np.asarray(value) for name, value in metrics.items()}
     out |= {f"supervised/{name}": np.asarray(value) for name, value in supervised_metrics.items()}
     out["baselines"], out["step"] = np.asarray(whole.baselines), np.asarray(whole.step)
-    out["advantages"] = partitioning.gather_rows(advantages)
+    out["advantages"] = advantages
     return out
 
 

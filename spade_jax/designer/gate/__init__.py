@@ -37,6 +37,8 @@ __all__ = [
     "check_hint",
     "checks_of",
     "listed_actions",
+    "refuse_duplicates",
+    "run_checks",
     "run_gates",
     "run_hint_checks",
     "signature",
@@ -98,9 +100,27 @@ def run_gates(
 
     Of programs that duplicate each other only the first passes `novel`.
     """
+    return refuse_duplicates(sources, run_checks(pool, sources, config, known, hints), config)
+
+
+def run_checks(
+    pool: PoolLike,
+    sources: Sequence[str | None],
+    config: GateConfig,
+    known: Sequence[Signature] = (),
+    hints: Sequence[str | None] | None = None,
+) -> list[GateReport]:
+    """`run_gates` of programs that are not compared with each other."""
     hints = hints or [None] * len(sources)
     gates = [check(source, config, known, hint) for source, hint in zip(sources, hints, strict=True)]
-    reports: list[GateReport] = drive(pool, gates, sources, config.kind)
+    return drive(pool, gates, sources, config.kind)
+
+
+def refuse_duplicates(
+    sources: Sequence[str | None], reports: Sequence[GateReport], config: GateConfig
+) -> list[GateReport]:
+    """The reports; of programs that passed and duplicate each other only the first still passes `novel`."""
+    reports = list(reports)
     if "novel" not in config.checks:
         return reports
     accepted: list[Signature] = []

@@ -1,0 +1,73 @@
+"""Values between processes: exact, and only what is expected."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from spade_jax import structs
+from spade_jax.runtime import hosts
+
+
+def episode() -> structs.Episode:
+    logp = np.array([-0.1, -1.0 / 3.0, -np.inf], np.float32)
+    turn = structs.Turn(
+        observation="a \ud800 lone surrogate",
+        prompt_tokens=np.arange(5, dtype=np.int32),
+        response_tokens=np.array([7, 8, 9], np.int32),
+        behaviour_logp=logp,
+        versions=np.zeros(3, np.int32),
+        response="x",
+        action="y",
+        reward=0.1 + 0.2,
+    )
+    nothing = dataclasses.replace(turn, response_tokens=np.zeros(0, np.int32), behaviour_logp=np.zeros(0, np.float32))
+    return structs.Episode("id", structs.AGENT, structs.PLAIN, 3, 2**60 + 1, (turn, nothing), 1.0, structs.SUCCESS)
+
+
+def test_episodes_arrive_as_they_left():
+    sent = episode()
+    (received,) = hosts.decode(hosts.encode([sent]), structs.Episode, structs.Turn)
+    assert isinstance(received.turns, tuple)
+    for field in dataclasses.fields(structs.Episode):
+        if field.name != "turns":
+            assert getattr(received, field.name) == getattr(sent, field.name)
+    for a, b in zip(received.turns, sent.turns, strict=True):
+        for field in dataclasses.fields(structs.Turn):
+            x, y = getattr(a, field.name), getattr(b, field.name)
+            if isinstance(y, np.ndarray):
+                assert x.dtype == y.dtype and x.flags.writeable
+            np.testing.assert_array_equal(x, y)
+
+
+def test_json_values_and_tuples_keep_their_kinds():
+    value = {"a": [1, 2.5, None, True], "b": (1, (2, "x")), "": {}, 3: [], "nan": [math.inf]}
+    assert hosts.decode(hosts.encode(value)) == value
+    (number,) = hosts.decode(hosts.encode([math.nan]))
+    assert math.isnan(number)
+
+
+def test_arrays_of_any_shape():
+    for array in (np.zeros((2, 0, 3)), np.array(4, np.int8), np.arange(6).reshape(2, 3).T):
+        back = hosts.decode(hosts.encode(array))
+        assert back.dtype == array.dtype
+        np.testing.assert_array_equal(back, array)
+
+
+def test_what_cannot_be_sent_is_refused():
+    with pytest.raises(TypeError, match="set cannot be sent"):
+        hosts.encode([{1, 2}])
+
+
+def test_only_the_structs_that_are_expected_are_made():
+    with pytest.raises(KeyError):
+        hosts.decode(hosts.encode(episode()), structs.Episode)
+
+
+def test_a_process_by_itself_does_all_the_work():
+    assert hosts.is_first()
+    assert hosts.spread([1, 2, 3], lambda share: [2 * item for item in share]) == [2, 4, 6]
+    assert hosts.gather("x") == ["x"] and hosts.from_first(lambda: 5) == 5
