@@ -30,6 +30,11 @@ def test_figures_by_hand_on_eight_devices():
     assert figures["weights"] == figures["gradient"] == pytest.approx(2 * 800_000 * 64 * 4 / 2 / 1e9, abs=0.01)
     assert figures["optimiser"] == pytest.approx(2 * figures["weights"], abs=0.01)
     assert figures["sampler's weights"] == pytest.approx(figures["weights"] / 2, abs=0.01)
+    sent, parts = re.search(r"each device sends (\S+) GB per micro-batch \((.*)\)", run.stdout).groups()
+    by_operation = {part.split()[0]: float(part.split()[1]) for part in parts.split(", ")}
+    assert float(sent) == pytest.approx(sum(by_operation.values()), rel=0.02)
+    # The other half of embedding and head goes round at least once, in whichever precision.
+    assert float(sent) > 2 * 800_000 * 64 * 2 / 2 / 1e9
     assert "\nfits\n" in run.stdout and "decode step of 16 slots" in run.stdout
 
 

@@ -17,13 +17,14 @@ def run(out, processes, algorithm):
     return trainer_runs.run(out, processes, 1, algorithm=algorithm, timeout=TIMEOUT)
 
 
-@pytest.fixture(scope="module", params=["spade", "spiral"])
+@pytest.fixture(scope="module")
 def two(request, tmp_path_factory):
     """A run of two processes that nobody disturbed."""
     return request.param, run(tmp_path_factory.mktemp(request.param) / "2x1", 2, request.param)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("two", ["spade", "spiral"], indirect=True)
 def test_two_processes_have_the_losses_of_one_and_hold_the_same(two, tmp_path):
     algorithm, both = two
     (one,) = run(tmp_path / "1x1", 1, algorithm)
@@ -39,6 +40,7 @@ def test_two_processes_have_the_losses_of_one_and_hold_the_same(two, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("two", ["spiral"], indirect=True)
 def test_one_is_killed_while_sampling_and_all_start_again(two, tmp_path):
     algorithm, expected = two
     children = trainer_runs.start(tmp_path, 2, 1, algorithm=algorithm, kill="1:play:1")

@@ -5,21 +5,19 @@
 
 `table` runs the trainer from one seed as P processes of D CPU devices each, and compares losses, memory and baselines.
 `kills` kills a process of 2 x 2 while it samples, updates and saves a checkpoint, starts all again, as 2 x 2 and as
-1 x 4, and compares the end with that of a run that nobody disturbed.
+1 x 4, and compares the end with that of a run that nobody disturbed. DIR has to be new.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -128,23 +126,15 @@ def table(out: Path, shapes: Sequence[str], algorithm: str, timeout: float) -> b
     return fine
 
 
-@contextlib.contextmanager
-def killed(out: Path, kill: str, algorithm: str, timeout: float) -> Iterator[list[int]]:
-    """A run of 2 x 2 that is killed; its exit codes."""
-    if (out / "work").exists():
-        shutil.rmtree(out)
-    yield finish(start(out, 2, 2, algorithm=algorithm, kill=kill), timeout)
-
-
 def kills(out: Path, algorithm: str, timeout: float) -> bool:
     """Prints a row for each moment; whether every run ended as the undisturbed one did."""
     expected, fine = run(out / "undisturbed", 2, 2, algorithm=algorithm, timeout=timeout)[0], True
     print("killed in     exit codes    again as  ends in the same bits  largest difference", flush=True)
     for phase in ("play", "update", "checkpoint"):
         for processes, devices in ((2, 2), (1, 4)):
-            again = out / f"{phase}-{processes}x{devices}"
-            with killed(again, f"1:{phase}:{0 if phase == 'checkpoint' else 1}", algorithm, timeout) as codes:
-                found = run(again, processes, devices, algorithm=algorithm, timeout=timeout)[0]
+            again, kill = out / f"{phase}-{processes}x{devices}", f"1:{phase}:{0 if phase == 'checkpoint' else 1}"
+            codes = finish(start(again, 2, 2, algorithm=algorithm, kill=kill), timeout)
+            found = run(again, processes, devices, algorithm=algorithm, timeout=timeout)[0]
             same = json.dumps(found[-1]) == json.dumps(expected[-1])
             difference = largest_difference(expected[-1:], found[-1:])
             print(f"{phase:<14}{codes!s:<14}{processes}x{devices:<8}{same!s:<23}{difference:.1e}", flush=True)
@@ -160,7 +150,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--algorithm", choices=sorted(SMALL), default="spade")
     parser.add_argument("--timeout", type=float, default=1800.0)
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     if args.what == "table":
         fine = table(args.out, args.shapes or ("1x1", "1x8", "2x4", "4x2"), args.algorithm, args.timeout)
     else:
