@@ -134,8 +134,8 @@ def join(plan: Plan | None) -> None:
 
 def joined() -> bool:
     """Whether this process has joined others."""
-    jax = sys.modules.get("jax")  # which need not be there yet
-    return jax is not None and jax.distributed.is_initialized()
+    library = getattr(sys.modules.get("jax"), "distributed", None)  # which need not be there, or not quite yet
+    return library is not None and library.is_initialized()
 
 
 def peer_is_gone(error: BaseException) -> bool:

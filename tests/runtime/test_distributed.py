@@ -174,9 +174,9 @@ app.run(main)
 """
 
 
-def start(*flags: str, **environ: str) -> subprocess.Popen[str]:
+def start(*flags: str, worker: str = _WORKER, **environ: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", _WORKER, *flags],
+        [sys.executable, "-c", worker, *flags],
         env=os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"} | environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -215,3 +215,44 @@ def test_flags_of_the_wrong_kind_end_with_one_sentence():
     process = start("--local_device_ids=0,x", "--coordinator=h:1", "--num_processes=2", "--process_id=0")
     assert process.communicate(timeout=300)[1] == "error: --local_device_ids=0,x are not numbers; give e.g. 0,1\n"
     assert process.returncode == 2
+
+
+def test_errors_of_lost_peers_are_told_apart(monkeypatch):
+    lost = ValueError("UNKNOWN: Gloo AllGather failed: [pair.cc:547] Connection closed by peer [127.0.0.1]:24464")
+    assert not distributed.joined() and not distributed.peer_is_gone(lost)  # nobody was met
+    monkeypatch.setattr(distributed, "joined", lambda: True)
+    assert distributed.peer_is_gone(lost) and not distributed.peer_is_gone(ValueError("shapes (3,) and (4,)"))
+
+
+_LONELY = """
+import sys
+from spade_jax.runtime import app, distributed, errors
+def main(argv):
+    distributed.join(distributed.read_plan())
+    from spade_jax.runtime import hosts
+    if not hosts.is_first():
+        {failure}
+    hosts.gather("what the other one never sends")
+distributed.define_flags()
+app.run(main)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("failure", "code", "said"),
+    [
+        ("raise errors.RunError('no room here')", 1, "error: no room here\n"),
+        ("raise KeyError('a bug')", 1, "KeyError: 'a bug'\n"),
+    ],
+)
+def test_an_error_of_one_ends_all_at_once(failure, code, said):
+    port = free_port()
+    flags = [f"--coordinator=127.0.0.1:{port}", "--num_processes=2"]
+    worker = _LONELY.format(failure=failure)
+    first, second = (start(*flags, f"--process_id={i}", worker=worker) for i in range(2))
+    errors = second.communicate(timeout=300)[1]
+    assert second.returncode == code and errors.endswith(said)
+    # Without waiting for heartbeats, or for the other one to say goodbye.
+    errors = first.communicate(timeout=60)[1]
+    assert first.returncode == 1 and "error: another process of this run has ended" in errors
