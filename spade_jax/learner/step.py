@@ -126,7 +126,7 @@ def make_update(
     """Builds `update(state, minibatches, reference=None) -> (state, metrics)`.
 
     The update consumes (donates) the given state. `minibatches` is what `batch.pack` made of the trajectories, the same
-    in every process: each puts the rows of its own devices there. `reference` is what is trained (`state.split_trained`)
+    in every process: each puts its own devices' rows there. `reference` is what is trained (`state.split_trained`)
     of the policy that the divergence is from. An update without any row changes nothing but the step counter. Metrics
     are floats under their TensorBoard tags, averaged over the update.
 
