@@ -234,6 +234,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     learner.buckets = (512, 1024, 2048, 4096, 8192, 16_384, 32_768)  # sequence lengths that are compiled
     learner.vocab_chunk = 128  # positions of every row whose logits exist at once
     learner.optimizer = optimizer = ConfigDict()
+    optimizer.kind = "adamw"  # adamw; muon: orthogonalised steps for the layers' matrices, AdamW's for the rest
     optimizer.learning_rate = 1e-6  # constant after warm-up
     optimizer.warmup_steps = 0  # optimiser steps of linear warm-up
     optimizer.b1 = 0.9  # decay of Adam's first moment

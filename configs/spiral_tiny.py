@@ -46,8 +46,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.designer.style = "tiny"
 
     config.sampler.slots = 64
-    config.sampler.context = 256
-    config.sampler.block = 4
+    config.sampler.context = 80
+    config.sampler.block = 2
     config.sampler.cache_dtype = "float32"
     config.sampler.agent.temperature = 1.0
     config.sampler.agent.max_new_tokens = 32
@@ -62,10 +62,12 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.learner.aggregation = "constant_length"
     config.learner.constant_length = 16
     config.learner.clip_high = 0.2
+    config.learner.kl_coefficient = 0.1
     config.learner.optimizer_steps = 2
-    config.learner.micro_batch_tokens = 4096
-    config.learner.buckets = (64, 128, 256)
-    config.learner.optimizer.learning_rate = 3e-4
+    config.learner.micro_batch_tokens = 2304
+    config.learner.buckets = (48, 80)
+    config.learner.optimizer.kind = "muon"
+    config.learner.optimizer.learning_rate = 1e-3
     config.learner.optimizer.b2 = 0.95
     config.learner.optimizer.weight_decay = 0.0
 
@@ -81,6 +83,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
         config.selfplay.games = ("tictactoe",)
     if "compat" in words:
         config.games.kuhn_poker.rounds = 5
+        config.sampler.context = 256  # each round says what the ones before it brought
+        config.learner.buckets = (48, 80, 256)
         config.games.kuhn_poker.compat = True
         config.games.kuhn_poker.payoff = "winner"
         config.selfplay.invalid_penalty = 1.5

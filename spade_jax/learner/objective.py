@@ -87,6 +87,8 @@ class Sums(NamedTuple):
       kl_reference: k3 estimate of KL(pi || pi_ref), 0 without a reference.
       gap: |log pi_old - log mu|. gap_max: its maximum.
       staleness: updates between a row's oldest token and now.
+      squares: |g|^2 / normaliser, g the undivided gradient; summed over micro-batches. micro_batches: those with a row.
+        Both are the update's, which alone has gradients; see `gradient_variance`.
       router: float32[L, 2, E], the experts' load (`policy.experts.load`); None without experts.
     """
 
@@ -102,6 +104,8 @@ class Sums(NamedTuple):
     gap: jax.Array
     gap_max: jax.Array
     staleness: jax.Array
+    squares: jax.Array
+    micro_batches: jax.Array
     router: jax.Array | None = None
 
     @classmethod
@@ -128,7 +132,6 @@ class Sums(NamedTuple):
             "learner/staleness": float(self.staleness) / rows,
             "learner/tokens": float(self.tokens),
         }
-
 
     def _router_metrics(self) -> dict[str, float]:
         """How evenly experts are used: both are 1 where all have the same load, at most E where one has all."""
@@ -223,5 +226,30 @@ def policy_loss(
             gap=gap_BxT.sum(),
             gap_max=gap_BxT.max(),
             staleness=jnp.sum(jnp.where(real_B, step - batch.version, 0)).astype(jnp.float32),
+            squares=jnp.zeros((), jnp.float32),
+            micro_batches=(rows > 0).astype(jnp.float32),
         )
     return sums
+
+
+def gradient_variance(grad_norm: float, sums: Sums) -> float:
+    """Estimate of E|g - E g|^2, the variance of the gradient g of one optimiser step, from its M micro-batches.
+
+    With g_m the undivided gradient of micro-batch m, n_m its normaliser, N the sum of all n_m, and g = sum of g_m / N:
+
+        (sum of |g_m|^2 / n_m  -  N |g|^2) / ((M - 1) N)
+
+    which is unbiased where micro-batches are independent and E|g_m - n_m E g|^2 is in proportion to n_m (one-way
+    analysis of variance; with two batch sizes it is the estimate of McCandlish et al., arXiv:1812.06162). Rows of one
+    match lie side by side, so that most of what they share stays within a micro-batch. Beside |g|^2 it says what part
+    of a step is noise: E|g|^2 = |E g|^2 + variance.
+
+    Args:
+      grad_norm: |g|, before any clipping.
+      sums: of the optimiser step.
+
+    Returns:
+      The estimate, NaN from fewer than two micro-batches; rounding may make it slightly negative where all are alike.
+    """
+    count, total = float(sums.micro_batches), float(sums.normaliser)
+    return (float(sums.squares) / total - grad_norm**2) / (count - 1) if count > 1 else float("nan")

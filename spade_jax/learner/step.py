@@ -24,7 +24,7 @@ from jax.sharding import Mesh
 from spade_jax.learner import partitioning
 from spade_jax.learner.batch import Stack
 from spade_jax.learner.logprobs import model_logprobs, routed_logprobs
-from spade_jax.learner.objective import ObjectiveConfig, Sums, policy_loss
+from spade_jax.learner.objective import ObjectiveConfig, Sums, gradient_variance, policy_loss
 from spade_jax.learner.state import TrainState, abstract_params, param_shardings, split_trained, state_shardings
 from spade_jax.policy import experts, join_params
 from spade_jax.policy.decoder import Decoder
@@ -108,6 +108,8 @@ def make_accumulate(
                 return sums.loss + balance, sums._replace(router=router)
 
             grads, sums = jax.grad(loss_fn, has_aux=True)(trained)
+            squares = optax.global_norm(grads) ** 2 / jnp.maximum(sums.normaliser, 1.0)
+            sums = sums._replace(squares=squares)
             return jax.tree.map(jnp.add, carry[0], grads), carry[1].add(sums)
 
         return lax.fori_loop(0, stack.count, one, carry)
@@ -220,6 +222,9 @@ def make_update(
             # Later steps compare the sampler's log-probs with themselves.
             metrics["learner/logp_gap_mean"] = history[0][1].metrics()["learner/logp_gap_mean"]
         metrics["learner/grad_norm"] = float(np.mean([norm for norm, _ in history])) if history else 0.0
+        variances = [gradient_variance(*one) for one in history]
+        if np.isfinite(variances).any():
+            metrics["learner/grad_variance"] = float(np.nanmean(variances))
         return state, metrics
 
     return update

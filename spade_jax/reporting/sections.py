@@ -33,6 +33,7 @@ _PROBE = (
 _LEARNER: tuple[tuple[str, str, Unit], ...] = (
     ("learner/loss", "loss", "number"),
     ("learner/grad_norm", "gradient norm", "number"),
+    ("learner/grad_variance", "gradient variance", "number"),
     ("learner/entropy", "entropy, nats", "number"),
     ("learner/clip_share", "clipped tokens", "share"),
     ("learner/kl", "KL to the sampler, nats", "number"),

@@ -24,13 +24,24 @@ _NBSP = "\u00a0"
 _SEED = "run.seed"
 
 # (tag, title, unit, whether the last value counts rather than the mean of the last fifth of the steps)
-_MEASURES: tuple[tuple[str, str, charts.Unit, bool], ...] = (
+_Measure = tuple[str, str, charts.Unit, bool]
+_SPADE: tuple[_Measure, ...] = (
     ("eval/probe/all", "held-out probe", "share", True),
     ("agent/win_rate", "win rate without hint", "share", False),
     ("designer/regret", "regret", "difference", False),
     ("designer/valid_share", "valid programs", "share", False),
     ("designer/learnable_share", "learnable environments", "share", False),
     ("learner/entropy", "entropy, nats", "number", False),
+)
+_SPIRAL: tuple[_Measure, ...] = (
+    ("eval/kuhn_poker/exploitability", "exploitability of Kuhn poker, antes", "number", True),
+    ("eval/tictactoe/optimal", "best moves in tic-tac-toe", "share", True),
+    ("learner/grad_variance", "variance of the gradient", "number", False),
+    ("learner/entropy", "entropy, nats", "number", False),
+)
+_SPIRAL_GAME: tuple[_Measure, ...] = (
+    ("eval/{}/random/win", "{}: wins against random", "share", True),
+    ("selfplay/{}/response_tokens", "{}: tokens of a response", "number", False),
 )
 
 # Student's t: 97.5 % quantile for 1, 2, ... degrees of freedom; the normal distribution's beyond.
@@ -80,14 +91,15 @@ def write_sweep_report(root: str | os.PathLike[str], out: str | os.PathLike[str]
     runs = sweeps.read_sweep(root)
     outcomes = [sweeps.outcome(root, run) for run in runs]
     settings = _settings(root, runs, outcomes)
+    measures = _measures(settings)
     sections = (
-        ("settings", "Settings", _table(settings)),
-        ("curves", "Curves", _curves(settings)),
+        ("settings", "Settings", _table(settings, measures)),
+        ("curves", "Curves", _curves(settings, measures)),
         ("runs", "Runs", _runs(runs, outcomes)),
     )
     name = root.resolve().name
     text = page.document(
-        f"SPADE sweep {name}",
+        f"Sweep {name}",
         _headline(name, settings, outcomes),
         [(anchor, title) for anchor, title, _ in sections],
         [html for _, _, html in sections],
@@ -112,24 +124,34 @@ def _settings(root: Path, runs: Sequence[sweeps.SweepRun], outcomes: Sequence[sw
     return list(found.values())
 
 
+def _measures(settings: Sequence[Setting]) -> tuple[_Measure, ...]:
+    """What the runs are compared by: of self-play in games, what any of them has logged."""
+    logged = {tag for setting in settings for one in setting.series for tag in one}
+    games = sorted(tag.split("/")[1] for tag in logged if tag.startswith("selfplay/") and tag.endswith("/moves"))
+    if not games:
+        return _SPADE
+    by_game = [(tag.format(game), title.format(game), *rest) for game in games for tag, title, *rest in _SPIRAL_GAME]
+    return tuple(measure for measure in (*_SPIRAL, *by_game) if measure[0] in logged)
+
+
 def _headline(name: str, settings: Sequence[Setting], outcomes: Sequence[sweeps.Outcome]) -> str:
     counts = {status: sum(o.status == status for o in outcomes) for status in typing.get_args(sweeps.Status)}
     shown = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     about = f"{len(outcomes)} runs of {len(settings)} settings: {shown}."
-    return f'<h1>SPADE sweep {one_line(name, 120)}</h1><p class="lead">{escape(about)}</p>'
+    return f'<h1>Sweep {one_line(name, 120)}</h1><p class="lead">{escape(about)}</p>'
 
 
-def _table(settings: Sequence[Setting]) -> str:
+def _table(settings: Sequence[Setting], measures: Sequence[_Measure]) -> str:
     about = (
-        "Mean over seeds ± half of its 95 % t interval. The probe is that of the last evaluation; everything else is "
+        "Mean over seeds ± half of its 95 % t interval. Evaluations are the last one of a run; everything else is "
         "first averaged over the last fifth of a run’s steps. Failed runs are left out, so that with some of them "
         "missing a mean flatters its setting. With one seed there is no interval, and with two it is wide."
     )
-    head = "".join(f"<th>{escape(title)}</th>" for _, title, _, _ in _MEASURES)
+    head = "".join(f"<th>{escape(title)}</th>" for _, title, _, _ in measures)
     rows = []
     for setting in settings:
         cells = []
-        for tag, _, unit, last in _MEASURES:
+        for tag, _, unit, last in measures:
             mean, half = interval([float(s[1][-1]) if last else ends(s)[1] for s in setting.of(tag)])
             shown = "—" if np.isnan(mean) else charts.written(mean, unit)
             if np.isfinite(half):
@@ -141,13 +163,13 @@ def _table(settings: Sequence[Setting]) -> str:
     return page.section("settings", "Settings", about, f'<div class="settings spaced">{body}</div>')
 
 
-def _curves(settings: Sequence[Setting]) -> str:
+def _curves(settings: Sequence[Setting], measures: Sequence[_Measure]) -> str:
     colours = [colour for colour in typing.get_args(charts.Colour) if colour != "muted"]
     about = "Mean over seeds at the steps that all seeds of a setting have; band: standard error over seeds."
     if len(settings) > len(colours):
         about += f" The first {len(colours)} of {len(settings)} settings are drawn; the table has all."
     figures = []
-    for tag, title, unit, _ in _MEASURES:
+    for tag, title, unit, _ in measures:
         lines = []
         for setting, colour in zip(settings, colours, strict=False):
             if not (runs := setting.of(tag)):

@@ -76,6 +76,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     # The two roles' groups share the table of running baselines, so only one of them may use it.
     "learner.estimator.designer": ("group_zscore", "group_mean", "leave_one_out", "none"),
     "learner.aggregation": ("token_mean", "sequence_mean", "constant_length"),
+    "learner.optimizer.kind": ("adamw", "muon"),
 }
 
 _SHOWN = 200  # characters of a value in a message

@@ -67,6 +67,7 @@ TAGS: dict[str, str] = {
     "eval/<suite>/<task>": "win rate on one task of a fixed suite never trained on",
     "learner/loss": "loss of the update",
     "learner/grad_norm": "global norm of the gradient before clipping",
+    "learner/grad_variance": "expected squared distance of that gradient from its own mean, from the micro-batches",
     "learner/clip_share": "share of trained tokens whose ratio was clipped",
     "learner/entropy": "mean entropy of the policy at trained tokens, nats",
     "learner/kl": "mean k3 estimate of the divergence from the policy that sampled, nats",

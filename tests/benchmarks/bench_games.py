@@ -1,11 +1,14 @@
 """Two-player games per second: by random play in one process, and by the embedded policy on the sampler.
 
-python tests/benchmarks/bench_games.py [--matches=256] [--slots=64]
+    python tests/benchmarks/bench_games.py [--matches=256] [--slots=64]
+
+With the package textarena its games are stepped, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import pathlib
 import random
 import sys
@@ -33,6 +36,31 @@ def ours(name: str, seconds: float) -> float:
     return count / (time.perf_counter() - began)
 
 
+# TextArena's names of games that are ours, too; both play five rounds of poker.
+TEXTARENA = {"tictactoe": "TicTacToe-v0", "kuhn_poker": "KuhnPoker-v0-short"}
+
+
+def theirs(name: str, seconds: float) -> float:
+    """Games per second of uniform play in TextArena, each made once and reset for every play."""
+    import textarena  # optional, and slow to import
+
+    env = textarena.make(TEXTARENA[name])
+    rng, count, began = random.Random(0), 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        env.reset(num_players=2, seed=count)
+        cells, done = rng.sample(range(9), 9), False
+        while not done:
+            env.get_observation()
+            if name == "tictactoe":
+                move = cells.pop()
+            else:
+                move = rng.choice(list(env.state.game_state["current_legal_action_tree"]))
+            done, _ = env.step(f"[{move}]")
+        env.close()
+        count += 1
+    return count / (time.perf_counter() - began)
+
+
 def by_policy(slots: int, matches: int) -> None:
     config = spiral_tiny_multi.get_config()
     config.sampler.slots = slots
@@ -44,16 +72,17 @@ def by_policy(slots: int, matches: int) -> None:
         "policy": PolicyPlayer(engine, template, compose.policy_settings(config, 1.0)),
         "random": random_player(),
     }
+    settings = compose.match_settings(config)
     for name in config.selfplay.games:
         for label in ("warm", "timed"):
             requests = [games.MatchRequest(f"{label}/{name}/{i}", name, i, ("policy",) * 2) for i in range(matches)]
             began = time.perf_counter()
-            played = games.play_matches(players, requests, compose.match_settings(config))
+            played = games.play_matches(players, requests, settings)
             seconds, counters = time.perf_counter() - began, engine.take_counters()
         moves = sum(len(match.moves) for match in played)
         print(
             f"{name:<22}{matches / seconds:8.1f} games/s {moves / seconds:8.0f} moves/s  slot occupancy "
-            f"{counters.occupancy:.2f} with {matches} matches on {slots} slots"
+            f"{counters.occupancy:.2f} of {slots} slots, {settings.live} of {matches} matches under way"
         )
 
 
@@ -65,6 +94,9 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in GAMES:
         print(f"{name:<22}{ours(name, arguments.seconds):8.0f} games/s of random play in one process")
+    if importlib.util.find_spec("textarena"):
+        for name, theirs_name in TEXTARENA.items():
+            print(f"{theirs_name:<22}{theirs(name, arguments.seconds):8.0f} games/s of random play in TextArena")
     by_policy(arguments.slots, arguments.matches)
 
 

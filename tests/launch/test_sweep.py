@@ -330,6 +330,25 @@ def test_page_has_means_over_seeds_and_leaves_failed_runs_out(tmp_path):
     assert page.count('<figure class="chart wide"') == 1
 
 
+def test_page_of_self_play_has_its_own_measures(tmp_path):
+    points = hyper.product(hyper.sweep("selfplay.opponent", ("self", "random")), hyper.sweep("run.seed", range(2)))
+    runs = [sweeps.SweepRun(f"{p['selfplay.opponent']}_{p['run.seed']}", list(p), dict(p), 1) for p in points]
+    root = tmp_path / "root"
+    root.mkdir()
+    sweeps.write_sweep(root, runs)
+    for one in runs:
+        (root / one.name / "checkpoints" / "1").mkdir(parents=True)
+        with metrics.MetricWriter(root / one.name / "metrics") as writer:
+            writer.scalars(0, {"selfplay/kuhn_poker/moves": 2.5, "learner/grad_variance": 0.25})
+            writer.scalars(1, {"eval/kuhn_poker/exploitability": 0.1 if one.settings["run.seed"] else 0.3})
+        sweeps.record_exit(root, one, 0, asked_to_stop=False)
+    page = write_sweep_report(root, root / "page.html").read_text()
+    heads = "<th>seeds</th><th>exploitability of Kuhn poker, antes</th><th>variance of the gradient</th>"
+    assert heads + "</tr>" in page
+    # Seeds give .3 and .1: mean .2 and t interval 12.706 * .1414 / sqrt(2) = 1.27.
+    assert re.search(r"opponent=random</code></td><td>2 of 2</td><td>0\.2\d*\s±\s1\.27\d*</td><td>0\.25\d*\s±\s0", page)
+
+
 def test_not_a_sweep(tmp_path):
     with pytest.raises(UsageError, match="holds no sweep"):
         write_sweep_report(tmp_path, tmp_path / "page.html")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spade_jax.learner.objective import ObjectiveConfig, Sums, policy_loss
+from spade_jax.learner.objective import ObjectiveConfig, Sums, gradient_variance, policy_loss
 from spade_jax.structs import Batch
 
 
@@ -126,6 +126,26 @@ def test_maximum_survives_adding():
     a = Sums.zero()._replace(gap_max=np.float32(3.0), gap=np.float32(3.0))
     b = Sums.zero()._replace(gap_max=np.float32(2.0), gap=np.float32(2.0))
     assert (a.add(b).gap_max, a.add(b).gap) == (3.0, 5.0)
+
+
+def test_gradient_variance_by_hand():
+    """Gradients (2, 0) of 1 token and (0, 4) of 2: mean (2/3, 4/3), its variance (4/1 + 16/2 - 20/3) / 3."""
+    parts = [Sums.zero()._replace(normaliser=n, squares=s / n, micro_batches=1.0) for n, s in ((1.0, 4.0), (2.0, 16.0))]
+    norm = np.hypot(2 / 3, 4 / 3)
+    np.testing.assert_allclose(gradient_variance(norm, parts[0].add(parts[1])), 16 / 9, rtol=1e-6)
+    assert np.isnan(gradient_variance(2.0, parts[0])) and np.isnan(gradient_variance(0.0, Sums.zero()))
+
+
+def test_gradient_variance_is_unbiased():
+    """Micro-batches of unequal size, every unit drawn with mean (1, -2, 0) and covariance 4: the mean's is 12 / N."""
+    rng, sizes, found = np.random.default_rng(0), (1, 2, 3, 6), []
+    for _ in range(4000):
+        drawn = [rng.normal([1.0, -2.0, 0.0], 2.0, (n, 3)).sum(axis=0) for n in sizes]
+        total = Sums.zero()
+        for n, g in zip(sizes, drawn, strict=True):
+            total = total.add(Sums.zero()._replace(normaliser=float(n), squares=g @ g / n, micro_batches=1.0))
+        found.append(gradient_variance(float(np.linalg.norm(np.sum(drawn, axis=0)) / sum(sizes)), total))
+    assert abs(np.mean(found) - 12 / sum(sizes)) < 4 * np.std(found) / np.sqrt(len(found))
 
 
 def test_gradient_stays_finite_where_a_probability_collapsed():

@@ -103,6 +103,25 @@ def plain_gradient(params, trajectories, advantages):
     return total
 
 
+def test_gradient_variance_is_that_of_the_micro_batches():
+    trajectories, advantages = problem()
+    pairs = BucketConfig(lengths=(LONGEST,), tokens_per_micro_batch=LONGEST * 2)
+    params = jax.device_get(fresh().params)
+    # Five pairs of rows: their undivided gradients, and the tokens that divide them.
+    grads, tokens = [], []
+    for i in range(0, len(trajectories), 2):
+        rows = trajectories[i : i + 2]
+        tokens.append(sum(int(t.loss_mask[1:].sum()) for t in rows))
+        mean = plain_gradient(params, rows, advantages[i : i + 2])[1]
+        grads.append(np.concatenate([np.ravel(x) for x in jax.tree.leaves(mean)]) * tokens[-1])
+    whole = np.sum(grads, axis=0)
+    spread = sum(g @ g / n for g, n in zip(grads, tokens, strict=True)) - whole @ whole / sum(tokens)
+    _, metrics = params_after(build(), pack(trajectories, advantages, pairs)[0])
+    np.testing.assert_allclose(metrics["learner/grad_variance"], spread / (4 * sum(tokens)), rtol=1e-4)
+    _, metrics = params_after(build(), pack(trajectories, advantages, ONE_BATCH)[0])
+    assert "learner/grad_variance" not in metrics  # one micro-batch says nothing
+
+
 def test_update_follows_the_plain_gradient():
     trajectories, advantages = problem()
     before = jax.device_get(fresh().params)

@@ -16,6 +16,8 @@ from configs import (
     spade_smollm2_135m,
     spade_tiny,
     spade_tiny_tools,
+    spiral_qwen3_4b_kuhn,
+    spiral_qwen3_4b_multi,
 )
 from configs.words import parse_words
 from spade_jax import compose
@@ -32,6 +34,8 @@ MODEL_TYPES = {
     "configs.spade_qwen3_8b": "qwen3",
     "configs.spade_qwen3_30b_a3b": "qwen3_moe",
     "configs.spade_gemma3_4b": "gemma3_text",
+    "configs.spiral_qwen3_4b_kuhn": "qwen3",
+    "configs.spiral_qwen3_4b_multi": "qwen3",
 }
 CONFIGS = Path(base.__file__).parent
 
@@ -102,11 +106,21 @@ def test_tools_variants_pass_the_checks(words):
     assert spade_tiny_tools.get_config().rollout.regenerate_every == 8
 
 
-@pytest.mark.parametrize("module", [spade_qwen3_4b, spade_qwen3_8b, spade_qwen3_30b_a3b, spade_gemma3_4b])
-def test_large_models_run_locally_as_tiny_ones_of_their_architecture(module):
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (spade_qwen3_4b, "runlocal,paper"),
+        (spade_qwen3_8b, "runlocal,paper"),
+        (spade_qwen3_30b_a3b, "runlocal,paper"),
+        (spade_gemma3_4b, "runlocal,paper"),
+        (spiral_qwen3_4b_kuhn, "runlocal,compat"),
+        (spiral_qwen3_4b_multi, "runlocal,compat"),
+    ],
+)
+def test_large_models_run_locally_as_tiny_ones_of_their_architecture(module, words):
     with pytest.raises(UsageError, match="policy.init=models/.* does not exist; give a Hugging Face folder"):
         check_config(resolve_preset(module.get_config()))
-    config = resolve_preset(module.get_config("runlocal,paper"))
+    config = resolve_preset(module.get_config(words))
     check_config(config)
     shape = compose.policy(config, compose.chat_template(config))[0].config
     # Only a shape of a known family can be exported, so this says that the features go together.
@@ -120,6 +134,20 @@ def test_adapters_are_a_variant_of_the_8b_model():
     assert (shape.lora.rank, shape.lora.scale, shape.lora.targets) == (32, 1.0, LORA_TARGETS)
     assert shape.param_dtype == config.policy.dtype
     assert spade_qwen3_8b.get_config().policy.lora.rank == 0
+
+
+@pytest.mark.parametrize("module", [spiral_qwen3_4b_kuhn, spiral_qwen3_4b_multi])
+def test_spiral_at_scale_has_the_published_settings(module):
+    config = module.get_config()
+    learner, optimizer = config.learner, config.learner.optimizer
+    assert (optimizer.learning_rate, optimizer.b1, optimizer.b2, optimizer.weight_decay) == (1e-6, 0.9, 0.95, 0.0)
+    assert (learner.clip_low, learner.clip_high, learner.kl_coefficient, learner.optimizer_steps) == (0.2, 0.2, 0.0, 2)
+    assert (learner.estimator.agent, config.selfplay.baseline_decay) == ("ema", 0.95)
+    assert (config.sampler.agent.temperature, config.sampler.agent.max_new_tokens) == (1.0, 4096)
+    assert (config.selfplay.invalid_penalty, config.selfplay.invalid_bonus) == (1.0, 0.0)
+    compat = module.get_config("compat")
+    assert (compat.selfplay.invalid_penalty, compat.selfplay.invalid_bonus) == (1.5, 0.5)
+    assert compat.games.kuhn_poker.compat
 
 
 def test_smollm2_variants_pass_the_checks():
