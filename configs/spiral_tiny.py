@@ -66,6 +66,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.learner.optimizer_steps = 2
     config.learner.micro_batch_tokens = 2304
     config.learner.buckets = (48, 80)
+    config.learner.vocab_chunk = 8
     config.learner.optimizer.kind = "muon"
     config.learner.optimizer.learning_rate = 1e-3
     config.learner.optimizer.b2 = 0.95

@@ -1,6 +1,6 @@
 """Role-conditioned baselines against one shared baseline and none, three seeds each: 9 runs.
 
-python -m launch.sweep --sweep=configs/sweeps/spiral_baselines.py --config=configs/spiral_tiny.py --workdir=runs/baselines
+python -m launch.sweep --sweep=configs/sweeps/spiral_baselines.py --config=configs/spiral_tiny.py --workdir=runs/rae
 """
 
 

@@ -1,6 +1,6 @@
 """Self-play against two opponents that stay as they are, three seeds each: 9 runs.
 
-python -m launch.sweep --sweep=configs/sweeps/spiral_opponents.py --config=configs/spiral_tiny.py --workdir=runs/opponents
+python -m launch.sweep --sweep=configs/sweeps/spiral_opponents.py --config=configs/spiral_tiny.py --workdir=runs/who
 """
 
 

@@ -21,6 +21,7 @@ def chunked_logprobs(
     hidden_BxTxD: jax.Array,
     tokens_BxT: jax.Array,
     temperature_B: jax.Array | None = None,
+    wanted_BxT: jax.Array | None = None,
     *,
     chunk: int = 64,
     with_entropy: bool = True,
@@ -34,6 +35,8 @@ def chunked_logprobs(
       head: hidden [..., D] -> float32 logits [..., V].
       hidden_BxTxD: final hidden states; position t predicts token t + 1.
       temperature_B: float32[B], positive; None means 1.
+      wanted_BxT: bool[B, T], the tokens whose log-probs are asked for; None means all. A chunk that predicts none of
+        them is passed over, which saves the vocabulary axis where rows begin with long prompts; its results are 0.
       with_entropy: False skips the entropy, and returns zeros for it.
 
     Returns:
@@ -45,12 +48,14 @@ def chunked_logprobs(
     chunks = -(-T // chunk)
     # Position t is scored against token t + 1; the last one, and the filling of the last chunk, are cut off below.
     targets_BxT = jnp.pad(tokens_BxT[:, 1:], ((0, 0), (0, 1)))
+    if wanted_BxT is None:
+        wanted_BxT = jnp.ones((B, T), bool)
+    wanted_BxT = jnp.pad(wanted_BxT[:, 1:], ((0, 0), (0, 1)))
 
     def split(x: jax.Array) -> jax.Array:
         x = jnp.pad(x, ((0, 0), (0, chunks * chunk - T)) + ((0, 0),) * (x.ndim - 2))
         return jnp.moveaxis(x.reshape(B, chunks, chunk, *x.shape[2:]), 1, 0)
 
-    @jax.checkpoint
     def score(h_BxCxD: jax.Array, y_BxC: jax.Array) -> tuple[jax.Array, jax.Array]:
         logits_BxCxV = head(h_BxCxD).astype(jnp.float32)
         if temperature_B is not None:
@@ -67,8 +72,14 @@ def chunked_logprobs(
         mean_BxC = jnp.sum(jnp.where(p_BxCxV > 0, p_BxCxV * frozen_BxCxV, 0.0), axis=-1)
         return logp_BxC, frozen_BxC - mean_BxC
 
+    @jax.checkpoint
+    def visit(h_BxCxD: jax.Array, y_BxC: jax.Array, wanted_BxC: jax.Array) -> tuple[jax.Array, jax.Array]:
+        nothing = jnp.zeros(y_BxC.shape, jnp.float32)
+        return lax.cond(wanted_BxC.any(), score, lambda h, y: (nothing, nothing), h_BxCxD, y_BxC)
+
     with jax.named_scope("logprobs"):
-        _, (logp, entropy) = lax.scan(lambda c, x: (c, score(*x)), None, (split(hidden_BxTxD), split(targets_BxT)))
+        chunks_of = split(hidden_BxTxD), split(targets_BxT), split(wanted_BxT)
+        _, (logp, entropy) = lax.scan(lambda c, x: (c, visit(*x)), None, chunks_of)
 
     def join(x: jax.Array) -> jax.Array:
         x_BxT = jnp.moveaxis(x, 0, 1).reshape(B, chunks * chunk)[:, : T - 1]
@@ -83,6 +94,7 @@ def model_logprobs(
     tokens_BxT: jax.Array,
     positions_BxT: jax.Array,
     temperature_B: jax.Array | None = None,
+    wanted_BxT: jax.Array | None = None,
     *,
     chunk: int = 64,
     with_entropy: bool = True,
@@ -93,7 +105,8 @@ def model_logprobs(
       tokens_BxT, positions_BxT: int32[B, T], left-aligned rows.
     """
     hidden_BxTxD, _ = model.apply({"params": params}, tokens_BxT, positions_BxT)
-    return _score(model, params, hidden_BxTxD, tokens_BxT, temperature_B, chunk=chunk, with_entropy=with_entropy)
+    rows = hidden_BxTxD, tokens_BxT, temperature_B, wanted_BxT
+    return _score(model, params, *rows, chunk=chunk, with_entropy=with_entropy)
 
 
 def routed_logprobs(
@@ -106,12 +119,13 @@ def routed_logprobs(
     *,
     chunk: int = 64,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`model_logprobs` of a decoder with experts, and float32[L, 2, E], `experts.load` of the counted tokens."""
+    """`model_logprobs` of the counted tokens of a decoder with experts, and float32[L, 2, E], their `experts.load`."""
     (hidden_BxTxD, _), left = model.apply(
         {"params": params}, tokens_BxT, positions_BxT, None, counted_BxT, mutable=[experts.ROUTER]
     )
     (load_Lx2xE,) = left[experts.ROUTER]["layers"]["mlp"]["load"]
-    scores = _score(model, params, hidden_BxTxD, tokens_BxT, temperature_B, chunk=chunk, with_entropy=True)
+    rows = hidden_BxTxD, tokens_BxT, temperature_B, counted_BxT
+    scores = _score(model, params, *rows, chunk=chunk, with_entropy=True)
     return *scores, load_Lx2xE
 
 
@@ -121,6 +135,7 @@ def _score(
     hidden_BxTxD: jax.Array,
     tokens_BxT: jax.Array,
     temperature_B: jax.Array | None,
+    wanted_BxT: jax.Array | None,
     *,
     chunk: int,
     with_entropy: bool,
@@ -130,6 +145,7 @@ def _score(
         hidden_BxTxD,
         tokens_BxT,
         temperature_B,
+        wanted_BxT,
         chunk=chunk,
         with_entropy=with_entropy,
     )

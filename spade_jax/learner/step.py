@@ -28,6 +28,7 @@ from spade_jax.learner.objective import ObjectiveConfig, Sums, gradient_variance
 from spade_jax.learner.state import TrainState, abstract_params, param_shardings, split_trained, state_shardings
 from spade_jax.policy import experts, join_params
 from spade_jax.policy.decoder import Decoder
+from spade_jax.structs import Batch
 
 Update = Callable[..., tuple[TrainState, dict[str, float]]]
 
@@ -54,6 +55,11 @@ class UpdateConfig:
 def _micro_batch(mesh: Mesh, tree: Any, i: jax.Array) -> Any:
     picked = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, i, keepdims=False), tree)
     return lax.with_sharding_constraint(picked, partitioning.batch_sharding(mesh))
+
+
+def _counted(batch: Batch) -> jax.Array:
+    """bool[B, T], the tokens that are in the loss."""
+    return batch.loss_mask & (batch.weight > 0)[:, None]
 
 
 # The loops run to a traced count, not over all M of a stack: filling micro-batches cost nothing, and a step with one
@@ -84,12 +90,9 @@ def make_accumulate(
 
             def loss_fn(trained: Any) -> tuple[jax.Array, Sums]:
                 params = join_params(trained, frozen)
-                router, inputs = None, (batch.tokens, batch.positions, batch.temperature)
+                router, inputs = None, (batch.tokens, batch.positions, batch.temperature, _counted(batch))
                 if routed:
-                    counted_BxT = batch.loss_mask & (batch.weight > 0)[:, None]
-                    logp_BxT, entropy_BxT, router = routed_logprobs(
-                        model, params, *inputs, counted_BxT, chunk=config.chunk
-                    )
+                    logp_BxT, entropy_BxT, router = routed_logprobs(model, params, *inputs, chunk=config.chunk)
                 else:
                     logp_BxT, entropy_BxT = model_logprobs(model, params, *inputs, chunk=config.chunk)
                 sums = policy_loss(
@@ -144,13 +147,12 @@ def make_update(
 
     @functools.partial(jax.jit, out_shardings=stacked)
     def score(params: Any, stack: Stack) -> jax.Array:
-        """float32[M, B, T] log-probs of a stack's tokens under `params`."""
+        """float32[M, B, T] log-probs under `params` of a stack's tokens that are in the loss."""
 
         def one(i: jax.Array, logp_MxBxT: jax.Array) -> jax.Array:
             b = _micro_batch(mesh, stack.batch, i)
-            logp_BxT, _ = model_logprobs(
-                model, params, b.tokens, b.positions, b.temperature, chunk=config.chunk, with_entropy=False
-            )
+            inputs = b.tokens, b.positions, b.temperature, _counted(b)
+            logp_BxT, _ = model_logprobs(model, params, *inputs, chunk=config.chunk, with_entropy=False)
             return lax.dynamic_update_index_in_dim(logp_MxBxT, logp_BxT, i, 0)
 
         return lax.fori_loop(0, stack.count, one, jnp.zeros(stack.batch.tokens.shape, jnp.float32))

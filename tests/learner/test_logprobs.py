@@ -49,6 +49,26 @@ def test_equals_log_softmax_with_gradients(chunk):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+def test_chunks_without_a_wanted_token_are_passed_over():
+    """Those wanted, and the gradients that they alone send back, are as if all were."""
+    hidden, weight, tokens, temperature = problem()
+    wanted = jnp.zeros((B, T), bool).at[0, 5].set(True).at[2, 7].set(True).at[1, 0].set(True)
+
+    def loss(hidden, weight, asked):
+        logp, entropy = chunked_logprobs(lambda h: h @ weight, hidden, tokens, temperature, asked, chunk=4)
+        return jnp.sum(jnp.where(wanted, logp, 0.0)), (logp, entropy)
+
+    measure = jax.jit(jax.grad(loss, (0, 1), has_aux=True))
+    grads, (logp, entropy) = measure(hidden, weight, wanted)
+    all_grads, (all_logp, all_entropy) = measure(hidden, weight, jnp.ones((B, T), bool))
+    # Positions 4 to 7 predict tokens 5 to 8; no other chunk has a token that is wanted.
+    for part, whole in ((logp, all_logp), (entropy, all_entropy)):
+        np.testing.assert_array_equal(part[:, 5:9], whole[:, 5:9])
+        assert not part[:, :5].any() and not part[:, 9:].any()
+    for got, want in zip(grads, all_grads, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-6)
+
+
 def test_by_hand():
     # Logits (0, log 3) at temperature 1: p = (1/4, 3/4). At temperature 1/2 they double: p = (1/10, 9/10).
     logits = jnp.broadcast_to(jnp.array([0.0, jnp.log(3.0)]), (2, 2, 2))
