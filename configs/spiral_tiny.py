@@ -37,7 +37,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     words = parse_words(arg, VARIANTS)
     config = base.get_config()
 
-    config.run.steps = 120
+    config.run.steps = 200
     config.method.algorithm = "spiral"
     config.policy.init = "spiral"
     config.policy.dtype = "float32"
