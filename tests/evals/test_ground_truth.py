@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from spade_jax.envs.games.kuhn_poker import ACTIONS_AFTER, BET, CALL, CARDS, CHECK, FOLD
+from spade_jax.envs.games.kuhn_poker import ACTIONS_AFTER, BET, CALL, CARDS, CHECK, FOLD, chips_won
 from spade_jax.envs.games.tictactoe import TicTacToe
 from spade_jax.evals import kuhn, ratings, tictactoe
 
@@ -134,3 +134,46 @@ def test_elo_of_a_clean_sweep_is_finite_and_of_strangers_is_equal():
     assert np.isfinite(rating).all() and rating[0] > 200 > rating[2] > rating[1]
     with pytest.raises(ValueError, match="add up"):
         ratings.elo(score, score)
+
+
+def settled(coefficient, steps, rate=2.0):
+    """The policy at which exact gradients of both seats' returns come to rest, and how far the last steps moved it.
+
+    The returns are chips over the most that can be won, and the loss has `coefficient` times the divergence of the
+    policy from the uniform one, whose gradient in the logit is (p - 1/2): what the learner's k3 term comes to.
+    """
+    logit = dict.fromkeys(kuhn.INFORMATION_SETS, 0.0)
+    seen = []
+    for _ in range(steps):
+        first = {at: 1 / (1 + np.exp(-value)) for at, value in logit.items()}
+        gradient, reach = dict.fromkeys(logit, 0.0), dict.fromkeys(logit, 0.0)
+
+        def walk(cards, moves, chance, first=first, gradient=gradient, reach=reach):
+            won = chips_won(moves, CARDS.index(cards[0]) > CARDS.index(cards[1]))
+            if won is not None:
+                return won / 2
+            at, seat = (cards[len(moves) % 2], moves), len(moves) % 2
+            p, (one, other) = first[at], ACTIONS_AFTER[moves]
+            reach[at] += chance
+            a = walk(cards, (*moves, one), chance * p)
+            b = walk(cards, (*moves, other), chance * (1 - p))
+            gradient[at] += chance * p * (1 - p) * (a - b) * (1 - 2 * seat)
+            return p * a + (1 - p) * b
+
+        for cards in itertools.permutations(CARDS, 2):
+            walk(cards, (), 1 / 6)
+        for at in logit:
+            logit[at] += rate * (gradient[at] - coefficient * reach[at] * (first[at] - 0.5))
+        seen.append(first)
+    policy = {at: dict(zip(ACTIONS_AFTER[at[1]], (p, 1 - p), strict=True)) for at, p in first.items()}
+    return policy, max(abs(seen[-1][at] - seen[-(steps // 4)][at]) for at in logit)
+
+
+def test_self_play_with_a_magnet_settles_near_the_equilibrium():
+    """Why `configs/spiral_tiny.py` keeps the policy near its start; without that, self-play goes round."""
+    for coefficient, exploitability in ((0.1, 0.071), (0.05, 0.038)):
+        policy, moved = settled(coefficient, 3000)
+        assert moved < 1e-2
+        assert abs(kuhn.exploitability(policy) - exploitability) < 0.003, coefficient
+    _, moved = settled(0.0, 3000)
+    assert moved > 0.2
