@@ -235,7 +235,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
     learner.vocab_chunk = 128  # positions of every row whose logits exist at once
     learner.optimizer = optimizer = ConfigDict()
     optimizer.kind = "adamw"  # adamw; muon: orthogonalised steps for the layers' matrices, AdamW's for the rest
-    optimizer.learning_rate = 1e-6  # constant after warm-up
+    optimizer.learning_rate = 1e-6  # after warm-up
+    optimizer.schedule = "constant"  # constant; cosine: the learning rate falls until the last of run.steps
+    optimizer.final_fraction = 0.1  # of the learning rate that is left then
     optimizer.warmup_steps = 0  # optimiser steps of linear warm-up
     optimizer.b1 = 0.9  # decay of Adam's first moment
     optimizer.b2 = 0.98  # decay of Adam's second moment

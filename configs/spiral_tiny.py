@@ -74,6 +74,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.learner.vocab_chunk = 8
     config.learner.optimizer.kind = "muon"
     config.learner.optimizer.learning_rate = 1e-3
+    config.learner.optimizer.schedule = "cosine"
+    config.learner.optimizer.final_fraction = 0.05
     config.learner.optimizer.b2 = 0.95
     config.learner.optimizer.weight_decay = 0.0
 

@@ -423,7 +423,8 @@ def cursor(
 
 def optimizer_config(config: ConfigDict) -> state_lib.OptimizerConfig:
     """The learner's optimiser."""
-    return state_lib.OptimizerConfig(**config.learner.optimizer.to_dict())
+    total_steps = config.run.steps * config.learner.optimizer_steps
+    return state_lib.OptimizerConfig(**config.learner.optimizer.to_dict(), total_steps=total_steps)
 
 
 def train_state(config: ConfigDict, model: Decoder, optimizer: Any, device_mesh: Mesh, params: Any) -> Any:

@@ -77,6 +77,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "learner.estimator.designer": ("group_zscore", "group_mean", "leave_one_out", "none"),
     "learner.aggregation": ("token_mean", "sequence_mean", "constant_length"),
     "learner.optimizer.kind": ("adamw", "muon"),
+    "learner.optimizer.schedule": ("constant", "cosine"),
 }
 
 _SHOWN = 200  # characters of a value in a message
@@ -181,6 +182,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "learner.micro_batch_tokens": (1, math.inf),
     "learner.vocab_chunk": (1, math.inf),
     "learner.optimizer.learning_rate": (0, 1),
+    "learner.optimizer.final_fraction": (0, 1),
     "learner.optimizer.warmup_steps": (0, math.inf),
     "learner.optimizer.b1": (0, 0.999999),
     "learner.optimizer.b2": (0, 0.999999),
@@ -378,6 +380,9 @@ def _check_lengths(config: ConfigDict) -> None:
                 f"use less than {sampler.context}, or raise sampler.context"
             )
     _at_most(config, "sampler.block", sampler.context, "sampler.context")
+    if learner.optimizer.schedule == "cosine":
+        updates = config.run.steps * learner.optimizer_steps
+        _at_most(config, "learner.optimizer.warmup_steps", updates - 1, "what leaves the cosine a step of the run")
     buckets = tuple(learner.buckets)
     if not buckets or any(not isinstance(b, int) or b < 2 for b in buckets) or list(buckets) != sorted(set(buckets)):
         raise UsageError(f"learner.buckets={buckets} must be ascending lengths of at least 2; e.g. (256, 512, 1024)")

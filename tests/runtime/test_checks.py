@@ -63,6 +63,10 @@ def test_base_passes():
         ({"sampler.agent.top_p": 0.0}, r"sampler.agent.top_p=0.0 is out of range; give a value between 1e-06 and 1"),
         ({"learner.buckets": (256, 512)}, r"ends below sampler.context=1024.*add 1024"),
         ({"learner.buckets": (1024, 512)}, r"must be ascending"),
+        (
+            {"learner.optimizer.schedule": "cosine", "learner.optimizer.warmup_steps": 9, "run.steps": 9},
+            r"warmup_steps=9 is above what leaves the cosine a step of the run; use at most 8",
+        ),
         ({"checkpoint.keep_period": -1}, r"checkpoint.keep_period=-1 is out of range; give a value at least 0"),
         ({"profile.steps": "5:5"}, r"profile.steps='5:5' names no steps; give first:last"),
         ({"learner.micro_batch_tokens": 1000}, r"micro_batch_tokens=1000 .*use at least 1024"),
