@@ -240,9 +240,9 @@ def gradient_variance(grad_norm: float, sums: Sums) -> float:
         (sum of |g_m|^2 / n_m  -  N |g|^2) / ((M - 1) N)
 
     which is unbiased where micro-batches are independent and E|g_m - n_m E g|^2 is in proportion to n_m (one-way
-    analysis of variance; with two batch sizes it is the estimate of McCandlish et al., arXiv:1812.06162). Rows of one
-    match lie side by side, so that most of what they share stays within a micro-batch. Beside |g|^2 it says what part
-    of a step is noise: E|g|^2 = |E g|^2 + variance.
+    analysis of variance; with two batch sizes it is the estimate of McCandlish et al., arXiv:1812.06162). Rows are
+    dealt in turn to the micro-batches and so count as independent: what the turns of one episode share is not seen.
+    Beside |g|^2 it says what part of a step is noise: E|g|^2 = |E g|^2 + variance.
 
     Args:
       grad_norm: |g|, before any clipping.

@@ -107,12 +107,12 @@ def test_gradient_variance_is_that_of_the_micro_batches():
     trajectories, advantages = problem()
     pairs = BucketConfig(lengths=(LONGEST,), tokens_per_micro_batch=LONGEST * 2)
     params = jax.device_get(fresh().params)
-    # Five pairs of rows: their undivided gradients, and the tokens that divide them.
+    # Rows are dealt in turn to five micro-batches of two: their undivided gradients, and the tokens that divide them.
     grads, tokens = [], []
-    for i in range(0, len(trajectories), 2):
-        rows = trajectories[i : i + 2]
+    for i in range(5):
+        rows = trajectories[i::5]
         tokens.append(sum(int(t.loss_mask[1:].sum()) for t in rows))
-        mean = plain_gradient(params, rows, advantages[i : i + 2])[1]
+        mean = plain_gradient(params, rows, advantages[i::5])[1]
         grads.append(np.concatenate([np.ravel(x) for x in jax.tree.leaves(mean)]) * tokens[-1])
     whole = np.sum(grads, axis=0)
     spread = sum(g @ g / n for g, n in zip(grads, tokens, strict=True)) - whole @ whole / sum(tokens)
