@@ -48,6 +48,8 @@ def one_device(tmp_path_factory):
 def check(found: dict[str, np.ndarray], mesh: str, expected: dict[str, np.ndarray]) -> None:
     for key, value in expected.items():
         name = key.split("|")[1]
+        if name == "learner/grad_variance":  # an estimate from the micro-batches, whose rows depend on the mesh
+            continue
         np.testing.assert_allclose(found[f"{mesh}|{name}"], value, atol=2e-5, rtol=2e-4, err_msg=f"{mesh}: {name}")
     # Replicated and tiny, hence the same to the last bit.
     for name in ("advantages", "baselines"):
