@@ -3,7 +3,7 @@
     python -m spade_jax.train --config=configs/spiral_tiny.py --workdir=runs/spiral
 
 Hardware: 2 CPU cores, at most 4 GiB of memory, no accelerator.
-Expect: exploitability .476 -> .099 and .105 (seeds 0 and 1, after 200 steps). First bets and calls rise whatever the card,
+Expect: exploitability .476 -> .099 and .105 (seeds 0 and 1, 200 steps). First bets and calls rise whatever the card,
 .333, until the policy begins to tell the cards apart, at step 30 to 60 by the seed. 2.3 s of processor time a step, 8
 minutes in all. Against random moves it wins about half of its rounds: in equilibrium, too, it would, .46 to .50, and be
 paid .11 to .17 antes a round, for it folds what is beaten.
