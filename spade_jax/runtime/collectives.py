@@ -103,7 +103,7 @@ def _group_size(rest: str) -> int:
         return int(match[1])
     if match := re.search(r"replica_groups=\{\{([\d,]*)\}", rest):
         return match[1].count(",") + 1
-    if match := re.search(r"replica_groups=mesh\[([^\]]*)\] *\{([^}]*)\}", rest):  # axes, those of a group
+    if match := re.search(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}", rest):  # axes, those of a group
         sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", match[1])}
         axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", match[2])  # the latter: a part of an axis
         return math.prod(int(part) if part else sizes[name] for name, part in axes)
