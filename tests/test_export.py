@@ -12,7 +12,6 @@ import pytest
 
 from configs import spade_qwen3_30b_a3b, spiral_tiny
 from spade_jax import compose
-from spade_jax import export as exporting
 from spade_jax.learner import partitioning
 from spade_jax.learner import state as state_lib
 from spade_jax.policy.importing import open_model
@@ -63,7 +62,15 @@ def test_what_is_exported_is_imported_bit_by_bit(workdir, tmp_path):
 def test_an_embedded_tokenizer_goes_along(name, tmp_path):
     config = spiral_tiny.get_config()
     config.tokens.tokenizer = name
-    assert exporting.copy_tokenizer(config, compose.chat_template(config), tmp_path) == ["tokenizer.model"]
+    # In a process of its own: the flags of two binaries do not go together.
+    code = (
+        "import pathlib, sys\nfrom configs import spiral_tiny\nfrom spade_jax import compose, export\n"
+        "config = spiral_tiny.get_config()\nconfig.tokens.tokenizer = sys.argv[1]\n"
+        "print(export.copy_tokenizer(config, compose.chat_template(config), pathlib.Path(sys.argv[2])))"
+    )
+    command = [sys.executable, "-c", code, name, str(tmp_path)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
+    assert run.stdout.strip() == "['tokenizer.model']"
     assert (tmp_path / "tokenizer.model").read_bytes() == compose.tokenizer_path(config).read_bytes()
 
 
