@@ -4,8 +4,8 @@
 
 Hardware: 2 CPU cores, at most 4 GiB of memory, no accelerator.
 Expect (seed 0, 16 steps, half an hour beside other work): `designer/valid_share` between .83 and 1.00; in play .17 of
-episodes won at first and .32 over the last four steps; the probe .125, .175 and .200 at steps 0, 8 and 16; regret within
-1.8 standard errors of 0 throughout, so hints are worth next to nothing yet.
+episodes won at first and .32 over the last four steps; the probe .125, .175, .200 at steps 0, 8, 16; regret within 1.8
+standard errors of 0 throughout, so hints are worth next to nothing yet.
 
 Variants, comma-separated after a colon: see `VARIANTS`. Seeds: `--config.run.seed=1`.
 """
