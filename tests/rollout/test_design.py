@@ -128,7 +128,7 @@ class Door:
     def reset(self, seed=None):
         rng = random.Random(seed)
         self.turn = 0
-        self.code = rng.choice(["4417", "8052", "6391"])
+        self.code = rng.choice("4417 8052 6391 2275 9310 5148 7763 1096".split())
         return f"Door of room {rng.randint(1, 500)}. Say its code.", {}
 
     def step(self, action):
@@ -139,7 +139,7 @@ class Door:
     def solution(self):
         return [self.code]
 """
-TELLING = "It is 4417, 8052 or 6391."
+TELLING = "It is 4417, 8052, 6391, 2275, 9310, 5148, 7763 or 1096."
 
 
 @pytest.mark.parametrize(
