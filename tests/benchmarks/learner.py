@@ -5,7 +5,6 @@ the same maths: log-probs of the tokens, a clipped objective, AdamW; eager, in f
 
     step     tokens a second of one optimiser step on a full batch, by network and precision
     memory   bytes that log-probs and their gradient take beside the arguments at a vocabulary of 32k; the logits alone
-    padding  share of computed tokens that are padding, on the lengths of the tiny run's plays and programs
 """
 
 from __future__ import annotations
@@ -107,16 +106,6 @@ def memory(record: harness.Record, rows: int = 8, length: int = 512, vocab: int 
     record.one("its logits in float32, if they were held", rows * length * vocab * 4 / 2**20, "MiB")
 
 
-def padding(record: harness.Record, workdir: str) -> None:
-    """As a run logged it."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(f"{workdir}/metrics")
-    events.Reload()
-    share = float(np.mean([e.value for e in events.Scalars("learner/padding_share")]))
-    record.one(f"padding in {workdir}", 100 * share, "% of computed tokens")
-
-
 def main() -> None:
     options = harness.arguments(
         __doc__,
@@ -124,15 +113,12 @@ def main() -> None:
         dtypes=dict(default="float32,bfloat16"),
         rows=dict(type=int, default=8),
         length=dict(type=int, default=512),
-        workdir=dict(help="of a run whose share of padding is read from its metrics"),
     )
     record = harness.Record(options, networks.limits())
     for name in options.networks.split(","):
         for dtype in options.dtypes.split(","):
             step(record, name, dtype, options.rows, options.length)
     memory(record)
-    if options.workdir:
-        padding(record, options.workdir)
 
 
 if __name__ == "__main__":
