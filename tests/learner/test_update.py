@@ -60,7 +60,7 @@ def stacks(trajectories, advantages, minibatches=1):
     return pack(trajectories, advantages, BUCKETS, minibatches=minibatches)[0]
 
 
-def problem(n=20):
+def problem(n=10):
     rng = np.random.default_rng(0)
     out = []
     for i in range(n):
@@ -132,7 +132,7 @@ def test_update_follows_the_plain_gradient():
 
 
 def test_buckets_and_accumulation_equal_one_big_batch():
-    trajectories, advantages = problem()
+    trajectories, advantages = problem(20)  # both buckets get several micro-batches, one not full
     update = build(aggregation="sequence_mean")
     one, one_metrics = params_after(update, pack(trajectories, advantages, ONE_BATCH)[0])
     split = stacks(trajectories, advantages)
@@ -144,7 +144,7 @@ def test_buckets_and_accumulation_equal_one_big_batch():
 
 
 def test_padding_changes_nothing():
-    trajectories, advantages = problem()
+    trajectories, advantages = problem(20)  # both buckets get several micro-batches, one not full
     base = stacks(trajectories, advantages)
     rng = np.random.default_rng(1)
     padded = []
