@@ -103,7 +103,7 @@ def test_tools_variants_pass_the_checks(words):
     check_config(resolve_preset(config))
     assert config.rollout.kind == "tool" and set(config.rollout.skills) < set(tool_prompts.DOMAINS)
     assert config.rollout.environments == ("bundled" if words and "bundled" in words else "designer")
-    assert spade_tiny_tools.get_config().rollout.regenerate_every == 8
+    assert spade_tiny_tools.get_config().rollout.regenerate_every == 4
 
 
 @pytest.mark.parametrize(
