@@ -7,6 +7,7 @@ traced. Reading them costs about 10 us a child.
 from __future__ import annotations
 
 import mmap
+import select
 
 _STATM_RESIDENT, _STATM_SHARED = 1, 2  # fields of /proc/PID/statm, in pages
 
@@ -15,9 +16,16 @@ def host_pid(pidfd: int) -> int:
     """The process id behind a pidfd, as this process sees it whatever its pid namespace. OSError if it cannot."""
     with open(f"/proc/self/fdinfo/{pidfd}") as file:
         for line in file:
-            if line.startswith("Pid:"):
-                return int(line.split()[1])
+            if line.startswith("Pid:") and (pid := int(line.split()[1])) > 0:  # -1 once it has ended
+                return pid
     raise ProcessLookupError("the pidfd's process has ended")
+
+
+def ended(pidfd: int) -> bool:
+    """Whether the process behind a pidfd has ended."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _pages(pid: int) -> list[int]:

@@ -592,6 +592,8 @@ class Pool:
         try:
             server.file_bytes = memory.file_bytes(memory.host_pid(pidfd))
         except OSError as error:
+            if memory.ended(pidfd):  # killed as soon as it had started: its end is answered when it is heard of
+                return
             unseen = f"the trainer cannot see its children's memory: {error}"
             statuses = [
                 dataclasses.replace(s, active=False, evidence=unseen) if s.name == "accounting" else s for s in statuses

@@ -146,7 +146,12 @@ def test_a_pidfd_tells_the_pid_that_the_trainer_sees():
         (process,) = pool._processes.values()
         (server, _) = sandbox_checks.server_pids(pool)
         assert [pid for pid, _ in sandbox_checks.children(server)] == [process.pid]
-        assert memory.host_pid(process.pidfd) == process.pid
+        assert memory.host_pid(process.pidfd) == process.pid and not memory.ended(process.pidfd)
+        process.kill()
+        assert sandbox_checks.eventually(lambda: not os.path.exists(f"/proc/{process.pid}"))  # reaped, too
+        assert memory.ended(process.pidfd)
+        with pytest.raises(ProcessLookupError):
+            memory.host_pid(process.pidfd)
 
 
 def test_the_fewest_and_biggest_are_beyond_the_budget():

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import os
 import random
+import select
 import signal
 import time
 
@@ -372,6 +373,20 @@ def test_a_dead_fork_server_costs_its_own_environments_and_is_replaced():
         sandbox_checks.play_counter(pool, pool.open(COUNTER, "Counter"))
         after = sandbox_checks.server_pids(pool)
         assert after[0] != before[0] and after[1] == before[1]
+
+
+def test_a_fork_server_killed_as_soon_as_it_has_started_is_replaced():
+    with Pool(LIMITS) as pool:
+        server = pool._servers[0]
+        first = server.process.pid
+        os.kill(sandbox_checks.server_pids(pool)[0], signal.SIGKILL)
+        assert sandbox_checks.eventually(lambda: not pool.poll(0) and server.process.pid != first)
+        second = server.process.pid
+        select.select([server.control], [], [])  # it says that it is ready, which nobody has read yet
+        os.kill(sandbox_checks.server_pids(pool)[0], signal.SIGKILL)
+        assert sandbox_checks.eventually(lambda: sandbox_checks.gone(second))
+        sandbox_checks.play_counter(pool, pool.open(COUNTER, "Counter", hash_seed=0))
+        assert server.process.pid not in (first, second)
 
 
 @pytest.mark.parametrize(
