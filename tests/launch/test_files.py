@@ -157,13 +157,14 @@ def test_local_passes_the_request_to_stop_on(stubs, tmp_path, number):
 def test_local_processes_meet(stubs, tmp_path):
     """Two processes with two devices each, which add up a number of every one."""
     (tmp_path / "trainer.py").write_text(
+        "import sys\n"
         "from spade_jax.runtime import app, distributed\n"
         "def main(argv):\n"
         "    distributed.join(distributed.read_plan())\n"
         "    import jax\n"
         "    from jax.experimental import multihost_utils\n"
         "    x = jax.numpy.array([float(jax.process_index() + 1)])\n"
-        "    print('sum', multihost_utils.process_allgather(x).sum())\n"
+        "    sys.stdout.write(f'sum {multihost_utils.process_allgather(x).sum()}\\n')\n"  # whole: Gloo prints, too
         "distributed.define_flags()\n"
         "app.run(main)\n"
     )
