@@ -3,7 +3,8 @@
 #
 #   bash launch/test.sh [pytest options]
 #
-# PYTHON and VENV may be set. The exit code is pytest's (5: no test ran).
+# PYTHON, VENV and WORKERS (processes that run tests, each with up to 4 GiB; by default 2) may be set.
+# The exit code is pytest's (5: no test ran).
 set -euo pipefail
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -12,4 +13,5 @@ make_venv "${ROOT}[test]"
 cd "$ROOT"
 # Tests need no accelerator, and must not claim one that somebody else is using.
 export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu}
-exec "$VENV/bin/python" -m pytest "$@"
+# Tests of one file share what they set up, and stay together.
+exec "$VENV/bin/python" -m pytest --numprocesses="${WORKERS:-2}" --dist=loadfile "$@"
