@@ -99,7 +99,8 @@ def test_quickstart_from_any_folder_and_again(machine):
 def test_tests_pass_options_and_exit_code_through(machine):
     _fake(machine.tools, "python3.11")
     result = machine("launch/test.sh", "-k", "two words")
-    assert result.returncode == 0 and result.stdout.endswith("ran -m pytest -k two words\n")
+    assert result.returncode == 0
+    assert result.stdout.endswith("ran -m pytest --numprocesses=2 --dist=loadfile -k two words\n")
     assert f"--editable {ROOT}[test]\n" in result.stdout
 
 
