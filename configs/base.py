@@ -231,7 +231,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     learner.max_staleness = 8  # updates between drawing and training beyond which a trajectory is dropped
     learner.optimizer_steps = 1  # optimiser steps per rollout, each on its share of the trajectories
     learner.micro_batch_tokens = 65_536  # padded tokens per forward pass; more are accumulated
-    learner.buckets = (512, 1024, 2048, 4096, 8192, 16_384, 32_768)  # sequence lengths that are compiled
+    learner.buckets = (*(q << k for k in range(7, 13) for q in (4, 5, 6, 7)), 32_768)  # lengths, compiled if used
     learner.vocab_chunk = 128  # positions of every row whose logits exist at once
     learner.optimizer = optimizer = ConfigDict()
     optimizer.kind = "adamw"  # adamw; muon: orthogonalised steps for the layers' matrices, AdamW's for the rest

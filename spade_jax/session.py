@@ -209,7 +209,7 @@ class Session:
         steps = self._config.learner.optimizer_steps
         minibatches, packing = batch.pack(sequences, advantages, self._buckets, minibatches=steps)
         self.state, log = self._update(self.state._replace(baselines=baselines), minibatches, self._reference)
-        return log, packing
+        return log | {"learner/padding_share": packing.padding_share}, packing
 
     def finish(self, step: int, log: dict[str, float], host: dict[str, Any]) -> bool:
         """Writes a step down, then a checkpoint where one is due; True where the run has to stop here.

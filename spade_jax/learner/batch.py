@@ -17,6 +17,8 @@ import numpy as np
 
 from spade_jax.structs import Batch, Trajectory
 
+_STACKED = 4  # micro-batches of one stack; the same for every bucket and count, so that a bucket has one shape
+
 
 @dataclasses.dataclass(frozen=True)
 class BucketConfig:
@@ -43,9 +45,8 @@ class Stack(NamedTuple):
     """Micro-batches of one bucket; a pytree.
 
     Attributes:
-      batch: Batch of [M, B, T] and [M, B] arrays.
-      count: int32[], how many of the M are to be computed. M is a power of two, so that a change of count seldom
-        compiles anything, and what lies beyond count is never visited.
+      batch: Batch of [M, B, T] and [M, B] arrays, M = 4.
+      count: int32[], how many of the M are to be computed; what lies beyond is never visited.
     """
 
     batch: Batch
@@ -62,7 +63,7 @@ class PackReport:
       zero_weight: trajectories of weight 0 (dropped by the estimator), left out.
       empty: trajectories without a token in the loss, left out.
       tokens: tokens of the packed trajectories, prompts included.
-      capacity: tokens of the micro-batches that hold them; 1 - tokens / capacity is padding.
+      capacity: token positions of the micro-batches that hold them.
     """
 
     packed: int
@@ -72,31 +73,42 @@ class PackReport:
     tokens: int
     capacity: int
 
+    @property
+    def padding_share(self) -> float:
+        """Share of the positions computed that hold no token, filling rows included; NaN where there are none."""
+        return 1 - self.tokens / self.capacity if self.capacity else float("nan")
+
 
 def assign_buckets(lengths: Sequence[int], config: BucketConfig) -> list[list[int]]:
     """Row indices for each bucket, in order of arrival; too long ones are in none.
 
-    Rows that leave the last micro-batch of a bucket at most half full move to the next longer bucket in use, where
-    they cost less than a micro-batch of padding.
+    The rows are in the micro-batches that together have the fewest positions. Longest rows first, the next
+    micro-batch has to be as long as the longest row left and takes as many as it has room for; so the least cost
+    of what is left after k rows follows from that after more of them.
     """
-    rows: list[list[int]] = [[] for _ in config.lengths]
-    for index, length in enumerate(lengths):
-        for bucket, limit in zip(rows, config.lengths, strict=True):
-            if length <= limit:
-                bucket.append(index)
-                break
-    used = [i for i, bucket in enumerate(rows) if bucket]
-    for i, following in zip(used[:-1], used[1:], strict=True):
-        left = len(rows[i]) % config.rows(config.lengths[i])
-        if left and 2 * left <= config.rows(config.lengths[i]):
-            rows[following] = sorted(rows[i][-left:] + rows[following])
-            del rows[i][-left:]
-    return rows
+    order = sorted((i for i, n in enumerate(lengths) if n <= config.lengths[-1]), key=lambda i: -lengths[i])
+    shapes = [(length, config.rows(length)) for length in config.lengths]
+    cost, choice = [0] * (len(order) + 1), [0] * len(order)
+    for k in reversed(range(len(order))):
+        cost[k], choice[k] = min(
+            (rows * length + cost[min(k + rows, len(order))], bucket)
+            for bucket, (length, rows) in enumerate(shapes)
+            if length >= lengths[order[k]]
+        )
+    found: list[list[int]] = [[] for _ in shapes]
+    k = 0
+    while k < len(order):
+        rows = shapes[choice[k]][1]
+        found[choice[k]] += order[k : k + rows]
+        k += rows
+    return [sorted(rows) for rows in found]
 
 
-def _stack(trajectories: list[Trajectory], advantages: list[float], length: int, rows: int, count: int) -> Stack:
-    M = 1 << (count - 1).bit_length()
-    shape = (M, rows, length)
+def _stacks(
+    trajectories: list[Trajectory], advantages: list[float], length: int, rows: int, count: int
+) -> list[Stack]:
+    """`count` micro-batches of one bucket."""
+    shape = (-(-count // _STACKED) * _STACKED, rows, length)
     batch = Batch(
         tokens=np.zeros(shape, np.int32),
         positions=np.broadcast_to(np.arange(length, dtype=np.int32), shape),
@@ -119,7 +131,10 @@ def _stack(trajectories: list[Trajectory], advantages: list[float], length: int,
         batch.role[at] = trajectory.role
         batch.version[at] = trajectory.version
         batch.weight[at] = trajectory.weight
-    return Stack(batch, np.asarray(count, np.int32))
+    return [
+        Stack(Batch(*(x[m : m + _STACKED] for x in batch)), np.asarray(min(count - m, _STACKED), np.int32))
+        for m in range(0, count, _STACKED)
+    ]
 
 
 def _check(index: int, trajectory: Trajectory) -> None:
@@ -197,7 +212,7 @@ def pack(
                 rows = config.rows(length)
                 count = -(-len(indices) // rows)
                 chosen = [trajectories[i] for i in indices]
-                stacks.append(_stack(chosen, [advantages[i] for i in indices], length, rows, count))
+                stacks += _stacks(chosen, [advantages[i] for i in indices], length, rows, count)
                 capacity += count * rows * length
                 packed += chosen
         out.append(stacks)

@@ -28,8 +28,8 @@ def chunked_logprobs(
 ) -> tuple[jax.Array, jax.Array]:
     """log p(tokens[t] | tokens[:t]) with p = softmax(logits / temperature), and the entropy of that distribution.
 
-    The vocabulary axis is visited `chunk` time steps at a time, and recomputed in the backward pass, so that the
-    peak is B * chunk * V floats whatever T is.
+    The vocabulary axis is visited at most `chunk` time steps at a time, and recomputed in the backward pass, so that
+    the peak is B * chunk * V floats whatever T is.
 
     Args:
       head: hidden [..., D] -> float32 logits [..., V].
@@ -44,8 +44,8 @@ def chunked_logprobs(
       The entropy carries no gradient.
     """
     B, T, _ = hidden_BxTxD.shape
-    chunk = min(chunk, T)
     chunks = -(-T // chunk)
+    chunk = -(-T // chunks)  # as even as they can be: filling costs as much as tokens
     # Position t is scored against token t + 1; the last one, and the filling of the last chunk, are cut off below.
     targets_BxT = jnp.pad(tokens_BxT[:, 1:], ((0, 0), (0, 1)))
     if wanted_BxT is None:

@@ -40,6 +40,7 @@ _LEARNER: tuple[tuple[str, str, Unit], ...] = (
     ("learner/logp_gap_mean", "mean log-prob gap, nats", "number"),
     ("learner/logp_gap_max", "largest log-prob gap", "number"),
     ("learner/staleness", "staleness, updates", "number"),
+    ("learner/padding_share", "padding in the batches", "share"),
 )
 
 

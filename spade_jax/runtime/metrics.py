@@ -74,6 +74,7 @@ TAGS: dict[str, str] = {
     "learner/kl_reference": "mean k3 estimate of the divergence from the reference policy, nats; 0 without one",
     "learner/ratio": "mean probability ratio at trained tokens",
     "learner/tokens": "tokens trained on",
+    "learner/padding_share": "share of the positions computed in the update's batches that are padding",
     "learner/logp_gap_mean": "mean |log-prob recomputed - log-prob recorded| over trained tokens, nats",
     "learner/logp_gap_max": "largest such gap, nats",
     "learner/staleness": "mean updates between drawing and training on a token",

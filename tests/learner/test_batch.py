@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -36,13 +38,15 @@ def test_shapes_depend_on_the_bucket_only():
     assert CONFIG.rows(32) == 2
 
 
-def test_micro_batches_are_stacked_to_a_power_of_two():
-    (stacks,), report = pack([trajectory(30)] * 5, [1.0] * 5, CONFIG)
-    assert stacks[0].batch.tokens.shape == (4, 2, 32)
-    assert stacks[0].count == 3
-    assert (report.packed, report.tokens, report.capacity) == (5, 150, 3 * 64)
+def test_micro_batches_are_stacked_by_four():
+    (stacks,), report = pack([trajectory(30)] * 11, [1.0] * 11, CONFIG)
+    assert [s.batch.tokens.shape for s in stacks] == [(4, 2, 32)] * 2
+    assert [int(s.count) for s in stacks] == [4, 2]
+    assert (report.packed, report.tokens, report.capacity) == (11, 330, 6 * 64)
+    assert report.padding_share == 1 - 330 / 384
     # Dealt round robin: the one filling row is in the last micro-batch that counts.
-    np.testing.assert_array_equal(stacks[0].batch.weight, [[1, 1], [1, 1], [1, 0], [0, 0]])
+    weights = np.concatenate([s.batch.weight for s in stacks])
+    np.testing.assert_array_equal(weights, [[1, 1]] * 5 + [[1, 0]] + [[0, 0]] * 2)
 
 
 def test_every_trajectory_arrives_whole():
@@ -72,11 +76,32 @@ def test_what_is_left_out_is_counted():
     assert (report.packed, report.too_long, report.zero_weight, report.empty) == (1, 1, 1, 1)
 
 
-def test_a_small_rest_moves_to_the_next_bucket_in_use():
-    # 8 rows of length <= 8 fill a micro-batch; the other 2 ride with the long ones instead of padding 6 rows.
-    assert assign_buckets([8] * 10 + [32] * 2, CONFIG) == [list(range(8)), [], [8, 9, 10, 11]]
+def test_short_rows_ride_with_long_ones_where_that_saves_a_micro_batch():
+    assert assign_buckets([32] + [8] * 9, CONFIG) == [list(range(2, 10)), [], [0, 1]]
+    assert assign_buckets([8] * 3 + [16] * 5, CONFIG) == [[], list(range(8)), []]
     assert assign_buckets([8] * 2, CONFIG) == [[0, 1], [], []]  # nobody to ride with
-    assert [len(b) for b in assign_buckets([8] * 15 + [32], CONFIG)] == [15, 0, 1]  # too many to ride
+    assert [len(b) for b in assign_buckets([8] * 16 + [32, 33], CONFIG)] == [15, 0, 2]
+
+
+def test_no_other_micro_batches_have_fewer_positions():
+    config = BucketConfig(lengths=(5, 8, 13), tokens_per_micro_batch=26)  # 5, 3 and 2 rows: 25, 24 and 26 positions
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        lengths = sorted(rng.integers(1, 14, rng.integers(1, 12)).tolist(), reverse=True)
+
+        def holds(chosen, lengths=lengths):
+            rows = sorted((length for length in chosen for _ in range(config.rows(length))), reverse=True)
+            return len(rows) >= len(lengths) and all(a >= b for a, b in zip(rows, lengths, strict=False))
+
+        sets = (c for n in range(1, 7) for c in itertools.combinations_with_replacement(config.lengths, n))
+        least = min(sum(config.rows(n) * n for n in chosen) for chosen in sets if holds(chosen))
+        buckets = assign_buckets(lengths, config)
+        assert sorted(i for bucket in buckets for i in bucket) == list(range(len(lengths)))
+        capacity = 0
+        for bucket, length in zip(buckets, config.lengths, strict=True):
+            assert all(lengths[i] <= length for i in bucket)
+            capacity += -(-len(bucket) // config.rows(length)) * config.rows(length) * length
+        assert capacity == least
 
 
 def test_minibatches_share_the_trajectories_out():
@@ -90,12 +115,13 @@ def test_rows_are_a_multiple_of_the_data_parallel_devices():
     config = BucketConfig(lengths=(8,), tokens_per_micro_batch=100, row_multiple=8)
     assert config.rows(8) == 8  # 12 rows rounded down
     (stacks,), _ = pack([trajectory(8)] * 9, [0.0] * 9, config)
-    assert stacks[0].batch.tokens.shape == (2, 8, 8)
+    assert stacks[0].batch.tokens.shape == (4, 8, 8)
     assert stacks[0].count == 2
 
 
 def test_nothing_to_pack():
-    assert pack([], [], CONFIG)[0] == [[]]
+    minibatches, report = pack([], [], CONFIG)
+    assert minibatches == [[]] and np.isnan(report.padding_share)
 
 
 @pytest.mark.parametrize(
