@@ -151,8 +151,9 @@ class Session:
     def begin_step(self, step: int) -> None:
         """A step, or the evaluation after the last, begins: the sampler draws from the present weights."""
         self._profiler.step(step)
-        self.sampler_params = self._publish(self.state.params)
-        self.engine.set_params(self.sampler_params, version=step)
+        with self.timers.phase("publish"):
+            self.sampler_params = self._publish(self.state.params)
+            self.engine.set_params(self.sampler_params, version=step)
 
     def log_scalars(self, step: int, values: dict[str, float]) -> None:
         """Writes {tag: value} of a step down."""
@@ -219,14 +220,15 @@ class Session:
           host: the method's own state behind the step, plain JSON values.
         """
         log = log | self.timers.take() | {"perf/compilations": self._compilations.count}
-        self.log_scalars(step, log)
-        self._progress.line(step, log)
-        last = step + 1 == self._config.run.steps
-        # By the first one's clock, and where anyone was asked to stop.
-        due, requested = zip(*hosts.gather([self._saving.due(step + 1), self._shutdown.requested]), strict=True)
-        stop = any(requested) and not last
-        if due[0] or last or stop:
-            self._checkpointer.save(step + 1, self.state, host)
+        with self.timers.phase("write"):  # which the next step counts: what it takes is not known before
+            self.log_scalars(step, log)
+            self._progress.line(step, log)
+            last = step + 1 == self._config.run.steps
+            # By the first one's clock, and where anyone was asked to stop.
+            due, requested = zip(*hosts.gather([self._saving.due(step + 1), self._shutdown.requested]), strict=True)
+            stop = any(requested) and not last
+            if due[0] or last or stop:
+                self._checkpointer.save(step + 1, self.state, host)
         if stop:
             self.say(f"stopped after step {step + 1} with a checkpoint; the same command goes on")
         return stop

@@ -128,7 +128,8 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
             flops_per_token=session.flops_per_token,
         )
         if session.first:
-            write_texts(config, workdir, session, step, matches)
+            with session.phase("write", step):
+                write_texts(config, workdir, session, step, matches)
         host = {
             "games": list(rows),
             "scores": scores,

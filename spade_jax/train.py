@@ -186,7 +186,8 @@ def spade(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> bool
         )
         log["memory/size"] = len(memory)
         if session.first:
-            write_texts(config, workdir, session, step, regeneration, in_play, episodes)
+            with session.phase("write", step):
+                write_texts(config, workdir, session, step, regeneration, in_play, episodes)
         host = {
             "cursor": cursor,
             "corpus": documents.fingerprint,

@@ -141,6 +141,13 @@ def test_the_metrics_of_the_method_are_there(finished):
     assert on_policy.any()
     assert scalars["learner/logp_gap_max"][1][on_policy].max() < 1e-4
     assert scalars["eval/probe/all"][0].tolist() == [0, 2, STEPS]
+    # What a step takes is the sum of its phases: nothing is left out, nothing is counted twice.
+    steps, whole = scalars["perf/step_seconds"]
+    phases = dict.fromkeys(steps.tolist(), 0.0)
+    for tag, points in scalars.items():
+        for step, seconds in zip(*points, strict=True) if tag.startswith("perf/seconds/") else ():
+            phases[step] += seconds
+    np.testing.assert_allclose(list(phases.values()), whole, rtol=0.05)
 
 
 @pytest.mark.slow

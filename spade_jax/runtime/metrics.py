@@ -83,6 +83,7 @@ TAGS: dict[str, str] = {
     "perf/mfu": "model flops used / peak of the devices, in the update",
     "perf/env_steps_per_s": "environment steps per second of playing",
     "perf/seconds/<phase>": "wall time of one phase of the step",
+    "perf/step_seconds": "wall time from the metrics of the step before to this step's; the phases add up to it",
     "perf/compilations": "programs compiled or loaded from the compilation cache so far",
     "perf/slot_occupancy": "share of the rows computed in decode steps that drew a token",
 }
@@ -264,11 +265,12 @@ class Timers:
     """Wall time by phase of the step.
 
     `with timers.phase("sample"): ...` adds to that phase; `take` returns
-    {"perf/seconds/sample": seconds, ...} since the last `take`.
+    {"perf/seconds/sample": seconds, ..., "perf/step_seconds": all of them} since the last `take`.
     """
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
+        self._taken = time.perf_counter()
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -284,7 +286,9 @@ class Timers:
 
     def take(self) -> dict[str, float]:
         seconds, self._seconds = self._seconds, {}
-        return {f"perf/seconds/{name}": value for name, value in seconds.items()}
+        before, self._taken = self._taken, time.perf_counter()
+        phases = {f"perf/seconds/{name}": value for name, value in seconds.items()}
+        return phases | {"perf/step_seconds": self._taken - before}
 
 
 class CompilationCounter:

@@ -72,12 +72,13 @@ class Progress:
         elapsed = time.monotonic() - self._started
         left = elapsed / (step + 1 - self._first) * (self._steps - step - 1)
         phases = {tag.rpartition("/")[2]: value for tag, value in log.items() if tag.startswith("perf/seconds/")}
+        whole = sum(phases.values())
         fields = [
             f"step {step + 1}/{self._steps}",
             *(column.text.format(*(_number(log.get(tag), spec) for tag, spec in column.numbers))
               for column in self._columns),
             f"{_number(log.get('perf/sample_tokens_per_s'), '.0f')} tokens/s",
-            " ".join(f"{name} {seconds:.0f}s" for name, seconds in phases.items()),
+            " ".join(f"{name} {seconds:.0f}s" for name, seconds in phases.items() if seconds >= 0.05 * whole),
             f"{_duration(left)} left",
         ]
         print("  ".join(fields), file=self._stream, flush=True)
