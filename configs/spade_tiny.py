@@ -46,7 +46,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
     config.sampler.slots = 96
     config.sampler.context = 1024
-    config.sampler.block = 8
+    config.sampler.block = 16
     config.sampler.cache_dtype = "float32"
     config.sampler.agent.temperature = 1.0
     config.sampler.agent.max_new_tokens = 40

@@ -76,6 +76,23 @@ def _scatter(cache: Cache, rows_R: jax.Array, part: Cache) -> Cache:
     )
 
 
+def _scatter_drawn(cache: Cache, rows_R: jax.Array, part: Cache, starts_R: jax.Array, count: int) -> Cache:
+    """As `_scatter`, of the `count` positions from each row's start on only: all that a block of draws has changed."""
+    window = part[0].context
+    count = min(count, window)
+    starts_R = jnp.minimum(starts_R, window - count)
+    at_Rx2 = jnp.stack([rows_R, starts_R], axis=1)
+
+    def update(whole: jax.Array, part: jax.Array, axis: int) -> jax.Array:
+        cut = jax.vmap(lambda row, start: jax.lax.dynamic_slice_in_dim(row, start, count, axis - 1))(part, starts_R)
+        numbers = jax.lax.ScatterDimensionNumbers((1, 2, 3), (0,), (0, axis))  # a row, from a position on
+        return jax.lax.scatter(whole, at_Rx2, cut, numbers, unique_indices=True, mode="drop")
+
+    return tuple(
+        KVCache(update(layer.k, new.k, 3), update(layer.v, new.v, 2)) for layer, new in zip(cache, part, strict=True)
+    )
+
+
 @functools.partial(jax.jit, static_argnames=("model", "window", "sharding"), donate_argnames="cache")
 def prefill(
     model: Decoder,
@@ -131,12 +148,13 @@ def decode_block(
     slots_R: jax.Array | None,
     run_key: jax.Array,
     stop_token: int | jax.Array,
+    least: int | jax.Array = 1,
     *,
     steps: int,
     window: int,
     sharding: jax.sharding.Sharding | None = None,
 ) -> tuple[Cache, jax.Array, jax.Array]:
-    """Draws up to `steps` tokens in all or some slots; ends early when none of them is busy.
+    """Draws up to `steps` tokens in all or some slots; ends early when fewer than `least` of them are busy.
 
     The key of a token is folded from the run's key, the conversation's seed and the
     token's position, so that a draw depends on neither slot, batch nor timing.
@@ -149,6 +167,7 @@ def decode_block(
       slots_R: int32[R], which they are, distinct; >= S for a padding row. None: all of them, in order.
       run_key: key of the run.
       stop_token: ends a response.
+      least: at least 1; a traced number, which compiles nothing.
       steps: W.
       window: cache positions in use, at least max(position + min(steps, remaining)) over busy slots.
       sharding: of every cache leaf, or None off a mesh.
@@ -161,7 +180,7 @@ def decode_block(
 
     def busy(carry):
         step, _, _, _, remaining, _, _ = carry
-        return (step < steps) & jnp.any(remaining > 0)
+        return (step < steps) & (jnp.sum(remaining > 0) >= least)
 
     def advance(carry):
         step, live, token, position, remaining, tokens, logps = carry
@@ -184,5 +203,6 @@ def decode_block(
     live = _read(cache, window) if slots_R is None else _gather(cache, slots_R, window)
     carry = (0, live, state.token, state.position, state.remaining, *outputs)
     _, live, _, _, _, tokens, logps = jax.lax.while_loop(busy, advance, carry)
-    cache = _write(cache, live) if slots_R is None else _scatter(cache, slots_R, live)
+    whole = slots_R is None
+    cache = _write(cache, live) if whole else _scatter_drawn(cache, slots_R, live, state.position, steps)
     return _constrain(cache, sharding), tokens, logps

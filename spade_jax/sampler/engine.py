@@ -39,6 +39,9 @@ _ROWS = (4, 8, 32)
 _MAX_SCORES = 1 << 29  # rows x chunk x heads x window of one call: at most 2 GiB of attention scores
 _MIN_WINDOW = 256
 _MIN_DECODE = 8  # rows below which a decode step gets no cheaper
+# Rows cost what they cost, idle or not:
+_FULL = 0.9  # where fewer of a decode call's rows would draw, it takes half as many rows, and some conversations wait
+_BUSY = 0.7  # where fewer of a block's conversations still draw, it ends, so that others can have their rows
 _MIN_SHARED = 16  # a shorter common prefix is cheaper to compute than to copy
 
 
@@ -106,6 +109,11 @@ class _Request:
     versions: list[int] = dataclasses.field(default_factory=list)
     stale: bool = False
 
+    @property
+    def left(self) -> int:
+        """Tokens that it may still draw."""
+        return self.budget - len(self.tokens)
+
 
 @dataclasses.dataclass
 class _Conversation:
@@ -119,6 +127,7 @@ class _Conversation:
     cache_version: int = -1  # oldest version of the weights that computed any of them
     slot: int | None = None
     request: _Request | None = None
+    drew: int = 0  # number of the last block that it was in
 
     @property
     def pending(self) -> int:
@@ -231,6 +240,8 @@ class Engine:
         # Slots that are split over devices stay where they are.
         halvings = slots.bit_length() if split == 1 else 1
         self._decode_rows = [slots] + [n for i in range(1, halvings) if (n := -(-slots >> i)) >= _MIN_DECODE]
+        self._split = split > 1
+        self._blocks = 0  # drawn so far
         make = jax.jit(
             lambda: split_layers(init_cache(model.config, slots, context, cache_dtype)), out_shardings=self._sharding
         )
@@ -445,11 +456,21 @@ class Engine:
             self._count_shape("copy", count, window)
             self._cache = copy_rows(self._cache, sources, targets, window=window, sharding=self._sharding)
 
+    def _rows(self, active: int) -> int:
+        """Rows of the next decode call: as few as hold all who are to draw, or fewer where these would not be full."""
+        enough = min(rows for rows in self._decode_rows if rows >= active)
+        fewer = max((rows for rows in self._decode_rows if rows < enough), default=enough)
+        return enough if active >= _FULL * enough else fewer
+
     def _decode(self, active: list[_Conversation]) -> None:
         """Draws one block and gives its tokens to their conversations."""
         begin = time.perf_counter()
-        count = min(rows for rows in self._decode_rows if rows >= len(active))
-        if count == self._slots:
+        self._blocks += 1
+        count = self._rows(len(active))
+        # Those who have waited longest; the rest keep their slots and have precedence the next time.
+        active = sorted(active, key=lambda c: (c.drew, c.handle))[:count]
+        window = self._window(max(c.length - 1 + min(c.request.left, self._block) for c in active))
+        if self._split or (count == self._slots and window == self._context):
             slots, row = None, {c.handle: c.slot for c in active}
         else:
             slots = np.arange(self._slots, self._slots + count, dtype=np.int32)  # beyond the cache: padding
@@ -460,10 +481,10 @@ class Engine:
         seed = np.zeros((count, 2), np.uint32)
         for c in active:
             r = row[c.handle]
+            c.drew = self._blocks
             settings[r], seed[r] = c.sampling, c.seed
             token[r], position[r] = c.tokens[c.length - 1], c.length - 1
-            remaining[r] = c.request.budget - len(c.request.tokens)
-        window = self._window(int(np.max(np.where(remaining > 0, position + np.minimum(remaining, self._block), 0))))
+            remaining[r] = c.request.left
         self._count_shape("decode", count, window)
         state = SlotState(token, position, remaining, seed, pack(settings))
         self._cache, tokens, logps = decode_block(
@@ -474,6 +495,7 @@ class Engine:
             slots,
             self._run_key,
             self._stop_token,
+            math.ceil(_BUSY * len(active)),
             steps=self._block,
             window=window,
             sharding=self._sharding,

@@ -1,7 +1,9 @@
 """The loop: `python tests/benchmarks/loop.py [--delays_ms=0,1,50] [--json=FILE]`.
 
 wait   share of the wall time of a rollout in which nothing is sampled, where a step of an environment takes 0, 1 or
-       50 ms, and the sampler's slot occupancy
+       50 ms, tokens drawn per second of the rollout, and the sampler's slot occupancy
+rows   tokens per second of such a rollout, and occupancy, against a sampler that computes a row for every conversation
+       that draws and ends its blocks, of 8 tokens, only when nobody in them draws any more
 start  wall time of a one-step run with an empty and with a warm compile cache
 """
 
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import subprocess
 import sys
 import tempfile
@@ -22,6 +25,7 @@ from spade_jax.envs.bundled import bundled_records
 from spade_jax.envs.families.base import TRAIN
 from spade_jax.rollout.episodes import paired_requests, play_episodes
 from spade_jax.runtime.presets import resolve_preset
+from spade_jax.sampler import engine as engine_lib
 
 CONFIG = harness.ROOT / "configs" / "spade_tiny.py"
 SLOW_STEP = """
@@ -51,7 +55,7 @@ def wait(options: argparse.Namespace) -> harness.Record:
                 program = drawn.record
                 slow = SLOW_STEP.format(name=program.class_name, seconds=delay / 1000) if delay else ""
                 programs.append(dataclasses.replace(program, source=program.source + slow))
-            shares = []
+            shares, speeds = [], []
             for turn in range(1 + rounds):  # the first one compiles
                 requests = paired_requests(programs, step=turn, first_index=0, seeds=config.rollout.seeds, paired=True)
                 engine.take_counters()
@@ -60,10 +64,43 @@ def wait(options: argparse.Namespace) -> harness.Record:
                 )
                 counters = engine.take_counters()
                 shares.append(1 - (counters.prefill_seconds + counters.decode_seconds) / seconds)
+                speeds.append(counters.sampled_tokens / seconds)
             name = f"rollout of {len(requests)} episodes, {delay} ms a step"
             record.one(f"{name}: nothing is sampled", 100 * sorted(shares[1:])[rounds // 2], "% of wall time")
+            record.one(f"{name}: drawn", sorted(speeds[1:])[rounds // 2], "tokens/s")
             record.one(f"{name}: slot occupancy", 100 * counters.occupancy, "%")
+        rows(record, config, params, template, pool, model)
     return record
+
+
+def rows(record: harness.Record, config, params, template, pool, model) -> None:
+    """The tiny run's rollout under two schedules of the same sampler."""
+    programs = [drawn.record for drawn in bundled_records(TRAIN, 12, seed=0)]
+    settings, mesh = compose.episode_settings(config), compose.mesh(config, model)
+    occupancies: dict[str, float] = {}
+
+    def side(name: str, full: float, busy: float, block: int):
+        config.sampler.block = block
+        engine = compose.engine(config, model, params, template, mesh)
+        steps = itertools.count()
+
+        def turn() -> float:
+            engine_lib._FULL, engine_lib._BUSY = full, busy
+            requests = paired_requests(
+                programs, step=next(steps), first_index=0, seeds=config.rollout.seeds, paired=True
+            )
+            seconds = harness.timed(lambda: play_episodes(engine, pool, template, requests, settings))
+            counters = engine.take_counters()
+            occupancies[name] = counters.occupancy
+            return counters.sampled_tokens / seconds
+
+        return turn
+
+    ours = engine_lib._FULL, engine_lib._BUSY, config.sampler.block
+    sides = {name: side(name, *how) for name, how in {harness.OURS: ours, "all rows": (0.0, 1e-9, 8)}.items()}
+    record.compare("rollout of the tiny run", "tokens/s", sides)
+    for name, occupancy in occupancies.items():
+        record.one(f"slot occupancy, {name}", 100 * occupancy, "%")
 
 
 def start(record: harness.Record) -> None:

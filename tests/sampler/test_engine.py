@@ -274,6 +274,25 @@ def test_close_frees_slots_and_drops_waiting_requests():
     assert 0 < e.counters.occupancy <= 1
 
 
+def test_rows_that_would_be_idle_are_not_computed_and_everyone_has_a_turn():
+    e = engine(slots=40, stop_token=-5)  # calls of 40, 20 and 10 rows; nothing stops early
+    handles = [e.open(f"c{i}", SamplingConfig()) for i in range(26)]
+    for i, handle in enumerate(handles):
+        e.submit(handle, prompt(i, 3), 9)
+    assert e.step() == e.step() == []
+    # Neither 40 rows for 26, nor the first 20 twice.
+    assert [e.length(handle) - 3 for handle in handles] == [8 - 4 * (14 <= i < 26) for i in range(26)]
+    assert e.counters.slot_steps == e.counters.sampled_tokens == 2 * 20 * 4
+
+
+def test_a_block_ends_where_many_of_its_rows_are_idle():
+    e = engine(slots=10, stop_token=-5)
+    for i in range(10):
+        e.submit(e.open(f"c{i}", SamplingConfig()), prompt(i, 3), 1 if i < 4 else 3)
+    assert len(e.step()) == 4 and e.counters.slot_steps == 10  # not 3 steps of them, with 6 rows at work in the last 2
+    assert len(e.step()) == 6 and e.counters.slot_steps == 10 + 2 * 10
+
+
 def test_misuse_is_refused():
     e = engine()
     handle = e.open("a", GREEDY)
