@@ -75,7 +75,7 @@ class ObjectiveConfig:
 
 
 class Sums(NamedTuple):
-    """Sums over tokens or rows of one micro-batch; float32 scalars. Add them, but take the maximum of `gap_max`.
+    """Sums over tokens or rows of one micro-batch; float32 scalars. Add them, but take the maximum of `..._max`.
 
     Attributes:
       normaliser: what `loss` is divided by: tokens, rows, or rows * constant_length.
@@ -86,7 +86,8 @@ class Sums(NamedTuple):
       kl: k3 estimate of KL(pi_old || pi).
       kl_reference: k3 estimate of KL(pi || pi_ref), 0 without a reference.
       gap: |log pi_old - log mu|. gap_max: its maximum.
-      staleness: updates between a row's oldest token and now.
+      tis: importance weight min(pi_old / mu, tis_cap). capped: tokens at which the cap was the smaller one.
+      staleness: updates between a row's oldest token and now. staleness_max: its maximum.
       squares: |g|^2 / normaliser, g the undivided gradient; summed over micro-batches. micro_batches: those with a row.
         Both are the update's, which alone has gradients; see `gradient_variance`.
       router: float32[L, 2, E], the experts' load (`policy.experts.load`); None without experts.
@@ -103,7 +104,10 @@ class Sums(NamedTuple):
     kl_reference: jax.Array
     gap: jax.Array
     gap_max: jax.Array
+    tis: jax.Array
+    capped: jax.Array
     staleness: jax.Array
+    staleness_max: jax.Array
     squares: jax.Array
     micro_batches: jax.Array
     router: jax.Array | None = None
@@ -115,7 +119,10 @@ class Sums(NamedTuple):
 
     def add(self, other: Sums) -> Sums:
         added = jax.tree.map(operator.add, self, other)
-        return added._replace(gap_max=jnp.maximum(self.gap_max, other.gap_max))
+        return added._replace(
+            gap_max=jnp.maximum(self.gap_max, other.gap_max),
+            staleness_max=jnp.maximum(self.staleness_max, other.staleness_max),
+        )
 
     def metrics(self) -> dict[str, float]:
         """The means under their TensorBoard tags; for sums that were fetched to the host."""
@@ -129,7 +136,10 @@ class Sums(NamedTuple):
             "learner/kl_reference": float(self.kl_reference) / tokens,
             "learner/logp_gap_mean": float(self.gap) / tokens,
             "learner/logp_gap_max": float(self.gap_max),
+            "learner/tis_weight": float(self.tis) / tokens,
+            "learner/tis_capped_share": float(self.capped) / tokens,
             "learner/staleness": float(self.staleness) / rows,
+            "learner/staleness_max": float(self.staleness_max),
             "learner/tokens": float(self.tokens),
         }
 
@@ -192,7 +202,8 @@ def policy_loss(
         plain_BxT = rho_BxT * advantage_Bx1
         clipped_BxT = jnp.clip(rho_BxT, 1.0 - config.clip_low, 1.0 + config.clip_high) * advantage_Bx1
         off_policy_BxT = old_logp_BxT - batch.behaviour_logp
-        tis_BxT = jnp.minimum(jnp.exp(bounded(off_policy_BxT)), config.tis_cap)
+        importance_BxT = jnp.exp(bounded(off_policy_BxT))
+        tis_BxT = jnp.minimum(importance_BxT, config.tis_cap)
         token_loss_BxT = -tis_BxT * jnp.minimum(plain_BxT, clipped_BxT)
         kl_reference = jnp.zeros((), jnp.float32)
         if reference_logp_BxT is not None:
@@ -212,6 +223,7 @@ def policy_loss(
             "constant_length": rows * config.constant_length,
         }[config.aggregation]
         weight_B = batch.weight * jnp.asarray(config.role_weight, jnp.float32)[batch.role]
+        staleness_B = jnp.where(real_B, step - batch.version, 0).astype(jnp.float32)
         gap_BxT = jnp.where(mask_BxT, jnp.abs(off_policy_BxT), 0.0)
         sums = Sums(
             normaliser=normaliser,
@@ -225,7 +237,10 @@ def policy_loss(
             kl_reference=kl_reference,
             gap=gap_BxT.sum(),
             gap_max=gap_BxT.max(),
-            staleness=jnp.sum(jnp.where(real_B, step - batch.version, 0)).astype(jnp.float32),
+            tis=over_tokens(tis_BxT),
+            capped=over_tokens((importance_BxT > config.tis_cap).astype(jnp.float32)),
+            staleness=staleness_B.sum(),
+            staleness_max=staleness_B.max(),
             squares=jnp.zeros((), jnp.float32),
             micro_batches=(rows > 0).astype(jnp.float32),
         )

@@ -32,12 +32,14 @@ _SPADE: tuple[_Measure, ...] = (
     ("designer/valid_share", "valid programs", "share", False),
     ("designer/learnable_share", "learnable environments", "share", False),
     ("learner/entropy", "entropy, nats", "number", False),
+    ("learner/staleness", "staleness, updates", "number", False),
 )
 _SPIRAL: tuple[_Measure, ...] = (
     ("eval/kuhn_poker/exploitability", "exploitability of Kuhn poker, antes", "number", True),
     ("eval/tictactoe/optimal", "best moves in tic-tac-toe", "share", True),
     ("learner/grad_variance", "variance of the gradient", "number", False),
     ("learner/entropy", "entropy, nats", "number", False),
+    ("learner/staleness", "staleness, updates", "number", False),
 )
 _SPIRAL_GAME: tuple[_Measure, ...] = (
     ("eval/{}/random/win", "{}: wins against random", "share", True),

@@ -77,15 +77,19 @@ TAGS: dict[str, str] = {
     "learner/padding_share": "share of the positions computed in the update's batches that are padding",
     "learner/logp_gap_mean": "mean |log-prob recomputed - log-prob recorded| over trained tokens, nats",
     "learner/logp_gap_max": "largest such gap, nats",
-    "learner/staleness": "mean updates between drawing and training on a token",
+    "learner/staleness": "mean updates between drawing a sequence's oldest token and training on it",
+    "learner/staleness_max": "most updates between drawing a token and training on it",
+    "learner/tis_weight": "mean importance weight of trained tokens, truncated at learner.tis_cap",
+    "learner/tis_capped_share": "share of trained tokens whose importance weight was truncated",
     "perf/sample_tokens_per_s": "tokens drawn per second of sampling",
-    "perf/train_tokens_per_s": "tokens trained on per second of updating",
+    "perf/train_tokens_per_s": "tokens trained on per second of the update itself",
     "perf/mfu": "model flops used / peak of the devices, in the update",
     "perf/env_steps_per_s": "environment steps per second of playing",
-    "perf/seconds/<phase>": "wall time of one phase of the step",
+    "perf/seconds/<phase>": "wall time that the loop spent in one phase of the step",
     "perf/step_seconds": "wall time from the metrics of the step before to this step's; the phases add up to it",
     "perf/compilations": "programs compiled or loaded from the compilation cache so far",
     "perf/slot_occupancy": "share of the rows computed in decode steps that drew a token",
+    "perf/stale_cache_share": "share of the tokens drawn that attended to keys and values of older weights",
 }
 
 TEXT_TAGS: dict[str, str] = {

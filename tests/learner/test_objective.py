@@ -113,19 +113,23 @@ def test_weights_multiply_the_loss_and_not_the_divisor():
 def test_metrics():
     batch = make_batch([[0, 1, 1], [0, 1, 0]], [1.0, 1.0], mu=[[0, -0.5, 0.25], [0, 0, 9]], version=[1, 3])
     zero = jnp.zeros((2, 3))
-    sums = policy_loss(zero, zero + 0.7, zero, batch, ObjectiveConfig(), step=jnp.int32(4))
+    sums = policy_loss(zero, zero + 0.7, zero, batch, ObjectiveConfig(tis_cap=1.5), step=jnp.int32(4))
     metrics = sums.add(Sums.zero()).metrics()
     assert metrics["learner/tokens"] == 3
     np.testing.assert_allclose(metrics["learner/entropy"], 0.7, rtol=1e-6)
     np.testing.assert_allclose(metrics["learner/logp_gap_mean"], 0.25, rtol=1e-6)
     np.testing.assert_allclose(metrics["learner/logp_gap_max"], 0.5, rtol=1e-6)
     np.testing.assert_allclose(metrics["learner/staleness"], 2.0)
+    assert metrics["learner/staleness_max"] == 3
+    # Weights e^.5, cut at 1.5, and e^-.25; the third token was drawn by pi_old itself.
+    np.testing.assert_allclose(metrics["learner/tis_weight"], (1.5 + np.exp(-0.25) + 1) / 3, rtol=1e-6)
+    np.testing.assert_allclose(metrics["learner/tis_capped_share"], 1 / 3, rtol=1e-6)
 
 
-def test_maximum_survives_adding():
-    a = Sums.zero()._replace(gap_max=np.float32(3.0), gap=np.float32(3.0))
-    b = Sums.zero()._replace(gap_max=np.float32(2.0), gap=np.float32(2.0))
-    assert (a.add(b).gap_max, a.add(b).gap) == (3.0, 5.0)
+def test_maxima_survive_adding():
+    a = Sums.zero()._replace(gap_max=np.float32(3.0), gap=np.float32(3.0), staleness_max=np.float32(1.0))
+    b = Sums.zero()._replace(gap_max=np.float32(2.0), gap=np.float32(2.0), staleness_max=np.float32(4.0))
+    assert (a.add(b).gap_max, a.add(b).gap, a.add(b).staleness_max) == (3.0, 5.0, 4.0)
 
 
 def test_gradient_variance_by_hand():
