@@ -96,6 +96,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     sampler.block = 32  # tokens decoded between two looks at the environments
     sampler.cache_dtype = "bfloat16"  # of the KV cache: float32 | bfloat16
     sampler.weight_dtype = "policy"  # policy: as policy.dtype; int8: the layers' weights are quantised at each update
+    # What a conversation that new weights meet under way has in the cache (rollout.max_staleness):
+    sampler.on_swap = "reprefill"  # reprefill: computed anew; stale: kept, which costs nothing and is less exact
     for role, new_tokens, temperature in (("agent", 8192, 0.6), ("designer", 16_384, 0.6), ("hint", 512, 0.3)):
         sampler[role] = sampling = ConfigDict()
         sampling.temperature = temperature  # 0 is greedy
@@ -115,6 +117,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
     rollout.min_pairs = 8  # complete seed pairs below which an environment gives no gradient
     rollout.max_turns = 25  # agent turns per episode
     rollout.reply_blocks = 2  # decode blocks between an action and its reply, fixed so that timing decides nothing
+    # Updates that may be unfinished while rollouts go on, which wait where there would be more. With 0 the same seed
+    # gives the same bits; above, timing decides which weights draw a token, so it does not. See launch/README.md.
+    rollout.max_staleness = 0
 
     config.selfplay = selfplay = ConfigDict()  # two-player games: method.algorithm = spiral
     selfplay.games = ("kuhn_poker",)  # played in training, see spade_jax/envs/games; more may be added on resume
@@ -228,7 +233,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     learner.tis_cap = 2.0  # truncated importance sampling: weight of an off-policy token at most
     learner.kl_coefficient = 0.0  # weight of the k3 divergence from the initial policy
     learner.router_balance = 0.0  # weight of the loss that is least where experts are used evenly; no experts: unused
-    learner.max_staleness = 8  # updates between drawing and training beyond which a trajectory is dropped
+    # Updates between drawing and training beyond which a trajectory is dropped; designer samples wait by design:
+    learner.max_staleness = 8  # at least rollout.regenerate_every - 1 + rollout.max_staleness
     learner.optimizer_steps = 1  # optimiser steps per rollout, each on its share of the trajectories
     learner.micro_batch_tokens = 65_536  # padded tokens per forward pass; more are accumulated
     learner.buckets = (*(q << k for k in range(7, 13) for q in (4, 5, 6, 7)), 32_768)  # lengths, compiled if used

@@ -9,7 +9,7 @@ import os
 import pathlib
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -333,7 +333,14 @@ def in_play(memory: memory_lib.Memory, saved: Sequence[tuple[str, str]]) -> list
     return [dataclasses.replace(records[id_], hint=hint) for id_, hint in saved]
 
 
-def engine(config: ConfigDict, model: Decoder, params: Any, template: chat.ChatTemplate, device_mesh: Mesh) -> Engine:
+def engine(
+    config: ConfigDict,
+    model: Decoder,
+    params: Any,
+    template: chat.ChatTemplate,
+    device_mesh: Mesh,
+    on_step: Callable[[], None] | None = None,
+) -> Engine:
     """The sampler."""
     return Engine(
         model,
@@ -346,6 +353,8 @@ def engine(config: ConfigDict, model: Decoder, params: Any, template: chat.ChatT
         mesh=device_mesh,
         cache_dtype=config.sampler.cache_dtype,
         weight_dtype=config.sampler.weight_dtype,
+        on_swap=config.sampler.on_swap,
+        on_step=on_step,
     )
 
 

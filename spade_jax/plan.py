@@ -92,13 +92,15 @@ def main(argv: Sequence[str]) -> None:
 
     held, gradient = resident(config, model, mesh), compile_gradient(config, model, mesh)
     needed = temporary(config, model, mesh, gradient)
-    total = sum(held.values()) + max(needed.values())
+    overlapping = config.rollout.max_staleness > 0  # then the sampler needs its own beside the update
+    total = sum(held.values()) + (sum if overlapping else max)(needed.values())
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     print(f"{_DEVICES.value} x {_KIND.value}: {axes}; GB per device")
     for name, size in held.items():
         print(f"  {name:<34}{size / 1e9:>9.2f}")
     for name, size in needed.items():
-        print(f"  {name:<34}{size / 1e9:>9.2f}   (only the largest of these at a time)")
+        when = "beside the others" if overlapping else "only the largest of these at a time"
+        print(f"  {name:<34}{size / 1e9:>9.2f}   ({when})")
     room = kind.memory * _USABLE
     print(f"  {'in all':<34}{total / 1e9:>9.2f}   of {room / 1e9:.1f} usable")
     fits = total <= room

@@ -60,6 +60,7 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
         # ==============================================================
         if config.evaluation.every_steps and step % config.evaluation.every_steps == 0:
             with session.phase("evaluate", step):
+                session.catch_up()
                 log |= evaluate(config, session, opponents, step, meetings)
 
         # ==============================================================
@@ -99,14 +100,15 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
             )
 
             # ==========================================================
-            # 3. One update of the policy that sat in both seats.
+            # 3. One update of the policy that sat in both seats, which
+            # `rollout.max_staleness` lets go on behind the next matches.
             # ==========================================================
             sequences = [
                 games.trajectories(episode, group, temperature, by_turn=selfplay.context == "turn")
                 for episode, group in zip(episodes, groups, strict=True)
             ]
             lengths = [len(parts) for parts in sequences]
-            update_log, packing = session.learn(
+            session.learn(
                 [trajectory for parts in sequences for trajectory in parts],
                 np.repeat(advantages, lengths),
                 np.repeat(keep, lengths),
@@ -116,16 +118,9 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
         # ==============================================================
         # 4. Write down what happened; then checkpoint.
         # ==============================================================
-        log |= update_log | baseline_metrics(
-            np.asarray(session.state.baselines), rows, shared=selfplay.baselines == "shared"
-        )
+        log |= baseline_metrics(baselines, rows, shared=selfplay.baselines == "shared")
         log |= measure.performance(
-            session.take_counters(),
-            episodes,
-            play_seconds=session.timers.seconds("play"),
-            update_seconds=session.timers.seconds("update"),
-            trained_tokens=packing.tokens,
-            flops_per_token=session.flops_per_token,
+            session.take_counters(), episodes, play_seconds=session.timers.seconds("play")
         )
         if session.first:
             with session.phase("write", step):

@@ -6,7 +6,7 @@
 environments and learns to act in them, with the deviations that `configs/base.py` lists
 as switches. `spiral.py` is the same for SPIRAL, zero-sum games against itself. A run
 that is killed goes on from its newest checkpoint when the same command is given again,
-and ends in the same bits.
+and ends in the same bits, unless rollouts may overlap updates (`rollout.max_staleness`).
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ def spade(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> bool
         # ==============================================================
         if config.evaluation.every_steps and step % config.evaluation.every_steps == 0:
             with session.phase("evaluate", step):
+                session.catch_up()
                 log |= evaluate(engine, pool, template, probe, probing)
 
         # ==============================================================
@@ -124,7 +125,7 @@ def spade(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> bool
 
         # ==============================================================
         # 2. The agent plays every environment with and without its hint, on
-        # the same seeds and with the same weights.
+        # the same seeds and, unless updates may lag, with the same weights.
         # ==============================================================
         with session.phase("play", step):
             requests = episodes_lib.paired_requests(
@@ -155,7 +156,8 @@ def spade(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> bool
         log |= reward_log
 
         # ==============================================================
-        # 5. Role-conditioned advantages; one update of the shared policy.
+        # 5. Role-conditioned advantages; one update of the shared policy, which
+        # `rollout.max_staleness` lets go on behind the next rollout.
         # ==============================================================
         with session.phase("update", step):
             sequences = training_set(
@@ -171,18 +173,13 @@ def spade(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> bool
             rejected = np.array([payment.rejected for payment in paid], bool)
             capped = reward.cap_invalid_share(advantages[written:], rejected, rewarding)
             advantages = np.concatenate([advantages[:written], capped])
-            update_log, packing = session.learn(sequences, advantages, keep, baselines)
+            session.learn(sequences, advantages, keep, baselines)
 
         # ==============================================================
         # 6. Write down what happened; then checkpoint.
         # ==============================================================
-        log |= update_log | measure.performance(
-            session.take_counters(),
-            episodes,
-            play_seconds=session.timers.seconds("play"),
-            update_seconds=session.timers.seconds("update"),
-            trained_tokens=packing.tokens,
-            flops_per_token=session.flops_per_token,
+        log |= measure.performance(
+            session.take_counters(), episodes, play_seconds=session.timers.seconds("play")
         )
         log["memory/size"] = len(memory)
         if session.first:

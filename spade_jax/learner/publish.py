@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -29,16 +30,26 @@ def local_mesh(mesh: Mesh) -> Mesh:
     return _mesh(_devices(mesh)[jax.process_index()], AXES)
 
 
-def make_publish(model: Decoder, mesh: Mesh, dtype: str | None) -> Callable[[Any], Any]:
+def make_publish(
+    model: Decoder, mesh: Mesh, dtype: str | None, *, outlives_update: bool = False
+) -> Callable[[Any], Any]:
     """Builds `publish(params) -> params on local_mesh(mesh)`; every process calls it together.
 
-    A single process gets back what it gives. Several get copies of their own, which outlive the update.
+    Several processes get copies of their own. A single one gets back what it gives, which the next update consumes,
+    unless that is still to be drawn with while the update goes on.
 
     Args:
-      dtype: what the weights are cast to on the way, None to leave them.
+      dtype: what the weights of a copy are cast to, None to leave them.
+      outlives_update: copies in a single process, too.
     """
     if jax.process_count() == 1:
-        return lambda params: params
+        if not outlives_update:
+            return lambda params: params
+        # A cast alone would hand on the learner's own buffers where it changes nothing.
+        return jax.jit(
+            lambda params: jax.tree.map(jnp.copy, cast_params(params, dtype) if dtype else params),
+            out_shardings=param_shardings(model, mesh),
+        )
     shardings = param_shardings(model, _mesh(_devices(mesh), (_HOST, *AXES)))
     own = param_shardings(model, local_mesh(mesh))
     cast = jax.jit(lambda params: cast_params(params, dtype)) if dtype else lambda params: params

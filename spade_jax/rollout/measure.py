@@ -141,22 +141,20 @@ def agent_metrics(episodes: Sequence[structs.Episode]) -> dict[str, float]:
 
 
 def performance(
-    counters: Counters,
-    episodes: Sequence[structs.Episode],
-    *,
-    play_seconds: float,
-    update_seconds: float,
-    trained_tokens: int,
-    flops_per_token: float,
+    counters: Counters, episodes: Sequence[structs.Episode], *, play_seconds: float
 ) -> dict[str, float]:
-    """{tag: value} of one step's speed."""
-    play_seconds, update_seconds = max(play_seconds, 1e-9), max(update_seconds, 1e-9)
+    """{tag: value} of the speed of one step's rollout."""
     sample_seconds = max(counters.prefill_seconds + counters.decode_seconds, 1e-9)
-    peak = peak_flops_per_second()
-    used = flops_per_token * trained_tokens / update_seconds
-    return ({"perf/mfu": used / peak} if peak else {}) | {
+    return {
         "perf/sample_tokens_per_s": counters.sampled_tokens / sample_seconds,
         "perf/slot_occupancy": counters.occupancy,
-        "perf/env_steps_per_s": sum(len(episode.turns) for episode in episodes) / play_seconds,
-        "perf/train_tokens_per_s": trained_tokens / update_seconds,
+        "perf/stale_cache_share": counters.stale_tokens / max(counters.sampled_tokens, 1),
+        "perf/env_steps_per_s": sum(len(episode.turns) for episode in episodes) / max(play_seconds, 1e-9),
     }
+
+
+def update_performance(trained_tokens: int, seconds: float, flops_per_token: float) -> dict[str, float]:
+    """{tag: value} of the speed of one update."""
+    rate = trained_tokens / max(seconds, 1e-9)
+    peak = peak_flops_per_second()
+    return ({"perf/mfu": flops_per_token * rate / peak} if peak else {}) | {"perf/train_tokens_per_s": rate}

@@ -60,6 +60,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "policy.architecture.rope_scaling.kind": ("none", "linear", "llama3", "yarn"),
     "sampler.cache_dtype": ("float32", "bfloat16"),
     "sampler.weight_dtype": ("policy", "int8"),
+    "sampler.on_swap": ("reprefill", "stale"),
     "rollout.environments": ("designer", "bundled"),
     "rollout.kind": ("game", "tool"),
     "selfplay.context": ("turn", "conversation"),
@@ -120,6 +121,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "rollout.min_pairs": (2, math.inf),
     "rollout.max_turns": (1, math.inf),
     "rollout.reply_blocks": (1, math.inf),
+    "rollout.max_staleness": (0, math.inf),
     "selfplay.matches": (2, math.inf),
     "selfplay.max_moves": (1, math.inf),
     "selfplay.invalid_penalty": (0, 10),
@@ -308,10 +310,18 @@ def _check_rollout(config: ConfigDict) -> None:
             "rollout.places_per_skill=1 leaves nothing to compare with under learner.estimator.designer="
             "leave_one_out, so the designer would never train; use at least 2"
         )
-    if config.rollout.environments == "designer" and learner.max_staleness < rollout.regenerate_every - 1:
+    waits = rollout.regenerate_every - 1 if rollout.environments == "designer" else 0
+    if learner.max_staleness < waits:
         raise UsageError(
             f"learner.max_staleness={learner.max_staleness} drops every designer sample, which waits "
-            f"rollout.regenerate_every={rollout.regenerate_every} rollouts; use at least {rollout.regenerate_every - 1}"
+            f"rollout.regenerate_every={rollout.regenerate_every} rollouts; use at least {waits}"
+        )
+    if learner.max_staleness < waits + rollout.max_staleness:
+        longer = f", since designer samples wait {waits} more" if waits else ""
+        raise UsageError(
+            f"rollout.max_staleness={rollout.max_staleness} may draw what learner.max_staleness="
+            f"{learner.max_staleness} then drops{longer}; use at most {learner.max_staleness - waits}, or "
+            f"learner.max_staleness={waits + rollout.max_staleness}"
         )
     if learner.role_weight.agent + learner.role_weight.designer <= 0:
         raise UsageError("learner.role_weight.agent=0 and learner.role_weight.designer=0 train nothing; raise one")
@@ -495,6 +505,19 @@ def _kind_of(name: str, inside: str = "") -> str:
     if stat.S_ISDIR(mode):
         return "folder" if os.path.exists(os.path.join(name, inside)) else f"is a folder without {inside}"
     return "file" if stat.S_ISREG(mode) else "is neither a file nor a folder"
+
+
+def check_processes(config: ConfigDict, processes: int) -> None:
+    """Checks what several processes cannot do.
+
+    Raises:
+      UsageError: rollouts that overlap updates. Their exchanges would meet in another order in every process.
+    """
+    if config.rollout.max_staleness and processes > 1:
+        raise UsageError(
+            f"rollout.max_staleness={config.rollout.max_staleness} overlaps rollouts and updates, which {processes} "
+            "processes cannot do together; use 0, or one process for all devices"
+        )
 
 
 def check_cache(config: ConfigDict, needed: int, available: int) -> None:

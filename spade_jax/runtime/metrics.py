@@ -268,21 +268,24 @@ def _event_files(directory: str | os.PathLike[str]) -> list[str]:
 class Timers:
     """Wall time by phase of the step.
 
-    `with timers.phase("sample"): ...` adds to that phase; `take` returns
+    `with timers.phase("sample"): ...` adds to that phase, but for phases within it; `take` returns
     {"perf/seconds/sample": seconds, ..., "perf/step_seconds": all of them} since the last `take`.
     """
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
         self._taken = time.perf_counter()
+        self._within = 0.0  # seconds of phases within the present one
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
+        start, (before, self._within) = time.perf_counter(), (self._within, 0.0)
         try:
             yield
         finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
+            seconds = time.perf_counter() - start
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds - self._within
+            self._within = before + seconds
 
     def seconds(self, name: str) -> float:
         """Seconds of one phase since the last `take`."""

@@ -14,6 +14,7 @@ import hashlib
 import heapq
 import math
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -77,6 +78,7 @@ class Counters:
     Attributes:
       sampled_tokens: tokens drawn.
       prefilled_tokens: prompt tokens computed (padding not counted).
+      stale_tokens: tokens drawn that attended to keys and values of older weights.
       copied_tokens: prompt tokens taken over from a conversation with the same prefix.
       slot_steps: decode steps times the rows that were computed in them.
       prefill_seconds: wall time of prefills and copies.
@@ -86,6 +88,7 @@ class Counters:
 
     sampled_tokens: int = 0
     prefilled_tokens: int = 0
+    stale_tokens: int = 0
     copied_tokens: int = 0
     slot_steps: int = 0
     prefill_seconds: float = 0.0
@@ -195,6 +198,7 @@ class Engine:
         recorded log-probs are those of the quantised policy, which drew.
       on_swap: what `set_params` does with keys and values of the old weights: "reprefill"
         computes them anew, "stale" keeps them and marks the responses.
+      on_step: called as every `step` begins; it may swap the weights.
     """
 
     def __init__(
@@ -211,6 +215,7 @@ class Engine:
         cache_dtype: str = "float32",
         weight_dtype: Literal["policy", "int8"] = "policy",
         on_swap: Literal["reprefill", "stale"] = "reprefill",
+        on_step: Callable[[], None] | None = None,
     ):
         for name, value, least in (("slots", slots, 1), ("context", context, 2), ("block", block, 1)):
             if value < least:
@@ -229,7 +234,7 @@ class Engine:
         self._stop_token = stop_token
         self._run_key = jax.random.key(run_seed)
         self._mesh = mesh
-        self._on_swap = on_swap
+        self._on_swap, self._on_step = on_swap, on_step
         self._sharding = None
         split = 1  # devices that share the slots
         if mesh is not None:
@@ -343,6 +348,8 @@ class Engine:
 
     def step(self) -> list[Response]:
         """Admits, prefills, draws one block; returns the finished responses, in the order of their handles."""
+        if self._on_step is not None:
+            self._on_step()
         with jax.set_mesh(self._mesh) if self._mesh is not None else contextlib.nullcontext():
             while self._waiting and self._free:
                 self._conversations[self._waiting.popleft()].slot = heapq.heappop(self._free)
@@ -515,7 +522,9 @@ class Engine:
         c.tokens[c.length : c.length + n] = tokens
         c.length += n
         # Each draw wrote the token it was drawn from; the last one drawn is not in the cache.
-        request.stale |= c.cached > 0 and c.cache_version < self._version
+        if c.cached > 0 and c.cache_version < self._version:
+            request.stale = True
+            self.counters.stale_tokens += n
         c.cache_version = min(c.cache_version, self._version) if c.cached else self._version
         c.cached = c.length - 1
         request.tokens.extend(tokens.tolist())

@@ -32,23 +32,27 @@ def observe(out: str, when: str) -> None:
     """Makes the trainer of this process tell, and die when asked to."""
     process, phase, step = when.split(":") if when != "-" else ("-1", "", "-1")
     make_memory, memories = compose.memory, []
-    finish, begin, save = Session.finish, Session.phase, Checkpointer.save
+    finish, write, begin, save = Session.finish, Session.log_scalars, Session.phase, Checkpointer.save
+    held: dict[int, dict[str, Any]] = {}  # by step, until its update has ended
 
     def memory(*args: Any) -> Any:
         memories.append(make_memory(*args))
         return memories[-1]
 
-    def finish_and_tell(self: Session, at: int, log: dict[str, float], host: dict[str, Any]) -> bool:
-        with open(f"{out}.{jax.process_index()}", "a", encoding="utf-8") as file:
-            held = {
-                "step": at,
-                "scalars": {tag: value for tag, value in log.items() if not tag.startswith("perf/")},
-                "memory": [memory.digest() for memory in memories],
-                "host": hashlib.sha256(json.dumps(host).encode()).hexdigest(),
-                "baselines": np.asarray(self.state.baselines).tolist(),
-            }
-            file.write(json.dumps(held) + "\n")
+    def finish_and_hold(self: Session, at: int, log: dict[str, float], host: dict[str, Any]) -> bool:
+        held[at] = {
+            "memory": [memory.digest() for memory in memories],
+            "host": hashlib.sha256(json.dumps(host).encode()).hexdigest(),
+            "baselines": np.asarray(self.state.baselines).tolist(),
+        }
         return finish(self, at, log, host)
+
+    def write_and_tell(self: Session, at: int, values: dict[str, float]) -> None:
+        write(self, at, values)
+        if at in held:  # not what is measured behind the last step
+            scalars = {tag: value for tag, value in values.items() if not tag.startswith("perf/")}
+            with open(f"{out}.{jax.process_index()}", "a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": at, "scalars": scalars, **held.pop(at)}) + "\n")
 
     def doomed(at: int) -> bool:
         return jax.process_index() == int(process) and at == int(step)
@@ -63,8 +67,8 @@ def observe(out: str, when: str) -> None:
         if phase == "checkpoint" and doomed(at - 1):
             die()
 
-    compose.memory, Session.finish, Session.phase, Checkpointer.save = (
-        memory, finish_and_tell, begin_and_die, save_and_die,
+    compose.memory, Session.finish, Session.log_scalars, Session.phase, Checkpointer.save = (
+        memory, finish_and_hold, write_and_tell, begin_and_die, save_and_die,
     )  # fmt: skip
 
 

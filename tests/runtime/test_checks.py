@@ -54,6 +54,10 @@ def test_base_passes():
         ({"rollout.skills": ("optimization", "optimization")}, r"names a skill twice"),
         ({"rollout.seeds": 1, "rollout.min_pairs": 1}, r"rollout.seeds=1 is out of range; give a value at least 2"),
         ({"rollout.regenerate_every": 6}, r"learner.max_staleness=4 drops every designer sample.*use at least 5"),
+        ({"rollout.max_staleness": 4}, r"max_staleness=4 may draw .*=4 then drops, since designer .* wait 1 more; use"),
+        ({"rollout.max_staleness": 4}, r"use at most 3, or learner.max_staleness=5"),
+        ({"rollout.max_staleness": 5, "rollout.environments": "bundled"}, r"=4 then drops; use at most 4, or learner"),
+        ({"sampler.on_swap": "keep"}, r"sampler.on_swap='keep' is not known; use reprefill or stale"),
         ({"sampler.designer.max_new_tokens": 1024}, r"max_new_tokens=1024 leaves no room for a prompt in .*=1024"),
         ({"policy.lora.rank": -1}, r"policy.lora.rank=-1 is out of range; give a value at least 0"),
         ({"policy.lora.rank": 4, "policy.lora.alpha": 0.0}, r"policy.lora.alpha=0.0 is out of range"),
@@ -112,6 +116,15 @@ def test_impossible_combination_is_named(changes, message):
     with pytest.raises(UsageError, match=message) as caught:
         check_config(config)
     assert "\n" not in str(caught.value)
+
+
+def test_several_processes_do_not_overlap_rollouts_and_updates():
+    config = resolve_preset(spade_tiny.get_config())
+    checks.check_processes(config, 4)
+    set_key(config, "rollout.max_staleness", 2)
+    checks.check_processes(config, 1)
+    with pytest.raises(UsageError, match=r"^rollout.max_staleness=2 .* which 4 processes cannot .*; use 0, or"):
+        checks.check_processes(config, 4)
 
 
 def test_every_number_of_the_tree_has_a_range():

@@ -230,6 +230,7 @@ def test_swapped_weights_stamp_versions_and_the_cache_follows(on_swap):
     n = len(r.tokens)
     assert r.versions.tolist() == [0] * 4 + [5] * (n - 4)
     assert r.stale_cache == (on_swap == "stale")
+    assert e.counters.stale_tokens == (n - 4 if on_swap == "stale" else 0)
     whole = np.concatenate([tokens, r.tokens])
     new = log_softmax(teacher_logits(whole, weights(1)))
     at = np.arange(len(tokens) + 4, len(whole))
@@ -243,6 +244,23 @@ def test_swapped_weights_stamp_versions_and_the_cache_follows(on_swap):
     assert again.stale_cache == (on_swap == "stale")
     if on_swap == "reprefill":
         check_against_teacher(np.concatenate([whole, prompt(5, 3)]), again)
+
+
+def test_weights_may_be_swapped_as_a_step_begins():
+    news = [None, weights(1), None]
+    e = engine(on_step=lambda: (new := news.pop(0) if news else None) and e.set_params(new, 1))
+    handle = e.open("c", SamplingConfig())
+    tokens = prompt(4, 7)
+    e.submit(handle, tokens, 10)
+    r = run(e)[handle]
+    assert r.versions.tolist() == [0] * 4 + [1] * (len(r.tokens) - 4)
+    assert e.counters.stale_tokens == 0
+    by_hand = engine()
+    again = by_hand.open("c", SamplingConfig())
+    by_hand.submit(again, tokens, 10)
+    by_hand.step()
+    by_hand.set_params(weights(1), 1)
+    np.testing.assert_array_equal(run(by_hand)[again].logp, r.logp)
 
 
 def test_out_of_context():

@@ -1,0 +1,100 @@
+"""Rollouts that overlap the update, in whole runs: how old what they draw is, stamps across a swap, kill and stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from spade_jax.runtime import metrics
+from spade_jax.runtime.checkpoint import Checkpointer
+
+ROOT = pathlib.Path(__file__).parents[1]
+SPIRAL = (
+    f"--config={ROOT}/configs/spiral_tiny.py:runlocal", "--config.selfplay.opponent=self", "--config.run.steps=9",
+    "--config.selfplay.context=conversation", "--config.sampler.context=160", "--config.learner.buckets=(80,160)",
+    "--config.evaluation.opponents=('random',)",
+)  # fmt: skip
+SPADE = (
+    f"--config={ROOT}/configs/spade_tiny.py:runlocal", "--config.run.steps=4", "--config.rollout.seeds=3",
+    "--config.rollout.min_pairs=2",
+)  # fmt: skip
+QUIET = ("--config.evaluation.every_steps=0", "--config.checkpoint.save_steps=1")
+
+
+def run(workdir, when, *flags):
+    command = [
+        sys.executable, f"{ROOT}/tests/lagging_worker.py", f"{workdir}.steps", when, f"--workdir={workdir}", *flags, *QUIET,
+        "--config.rollout.max_staleness=1",
+    ]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
+
+
+def told(workdir):
+    lines = pathlib.Path(f"{workdir}.steps").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def newest(workdir):
+    with Checkpointer(f"{workdir}/checkpoints", keep=1, read_only=True) as checkpointer:
+        return checkpointer.latest_step()
+
+
+@pytest.mark.slow
+def test_no_token_is_older_than_allowed_and_a_killed_run_goes_on(tmp_path):
+    """One update may lag: killed while two steps are unwritten, resumed, and asked to stop with an update under way."""
+    workdir = tmp_path / "run"
+    killed = run(workdir, "kill:3", *SPIRAL)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    saved = newest(workdir)
+    assert saved in (2, 3)  # the update of step 2 may have ended, and its checkpoint not
+    first = told(workdir)
+    assert [step["step"] for step in first] == [0, 1, 2, 3]
+    stopped = run(workdir, "term:5", *SPIRAL)
+    assert stopped.returncode == 0, stopped.stderr
+    assert "stopped after step 6 with a checkpoint" in stopped.stdout
+    assert newest(workdir) == 6
+    second = told(workdir)[len(first) :]
+    assert [step["step"] for step in second] == list(range(saved, 6))
+    for steps in (first, second):
+        # The first rollout of a process has nothing before it that could lag.
+        assert {v for turn in steps[0]["turns"] for v in turn} == {steps[0]["step"]}
+        for step in steps[1:]:
+            now = step["step"]
+            assert {v for turn in step["turns"] for v in turn} == {now - 1, now}
+            assert all(np.all(np.diff(turn) >= 0) for turn in step["turns"])
+            assert any(len(set(turn)) == 2 for turn in step["turns"])  # new weights came in the middle of a response
+            assert min(step["trained"]["agent"]) == now - 1
+    scalars = metrics.read_scalars(workdir)
+    for tag in ("learner/loss", "learner/staleness", "learner/tis_weight", "selfplay/void_share", "perf/mfu"):
+        if tag != "perf/mfu" or tag in scalars:  # no peak is known of a CPU
+            assert scalars[tag][0].tolist() == list(range(6)), tag
+    oldest = dict(zip(*scalars["learner/staleness_max"], strict=True))
+    assert oldest[0] == oldest[saved] == 0
+    assert {oldest[step] for step in range(6)} == {0, 1}
+    off_policy = scalars["learner/staleness"][1] > 0
+    assert scalars["learner/logp_gap_max"][1][off_policy].min() > 1e-4
+    assert 0 < abs(scalars["learner/tis_weight"][1][off_policy] - 1).max() < 0.5
+
+
+@pytest.mark.slow
+def test_designer_samples_wait_for_their_window_and_are_no_older_than_that(tmp_path):
+    workdir = tmp_path / "run"
+    finished = run(workdir, "-", *SPADE)
+    assert finished.returncode == 0, finished.stderr
+    assert newest(workdir) == 4
+    steps = told(workdir)
+    assert [step["step"] for step in steps] == list(range(4))
+    assert any(step["trained"]["designer"] for step in steps)
+    for step in steps:
+        assert all(step["step"] - 1 <= version <= step["step"] for version in step["trained"]["agent"])
+        assert all(step["step"] - 2 <= version < step["step"] for version in step["trained"]["designer"])
+    scalars = metrics.read_scalars(workdir)
+    assert scalars["learner/loss"][0].tolist() == scalars["agent/win_rate"][0].tolist() == list(range(4))
