@@ -17,9 +17,7 @@ from spade_jax.runtime.checkpoint import Checkpointer
 
 ROOT = pathlib.Path(__file__).parents[1]
 SPIRAL = (
-    f"--config={ROOT}/configs/spiral_tiny.py:runlocal", "--config.selfplay.opponent=self", "--config.run.steps=9",
-    "--config.selfplay.context=conversation", "--config.sampler.context=160", "--config.learner.buckets=(80,160)",
-    "--config.evaluation.opponents=('random',)",
+    f"--config={ROOT}/configs/spiral_tiny.py:runlocal", "--config.selfplay.opponent=self", "--config.run.steps=6",
 )  # fmt: skip
 SPADE = (
     f"--config={ROOT}/configs/spade_tiny.py:runlocal", "--config.run.steps=4", "--config.rollout.seeds=3",
@@ -30,8 +28,8 @@ QUIET = ("--config.evaluation.every_steps=0", "--config.checkpoint.save_steps=1"
 
 def run(workdir, when, *flags):
     command = [
-        sys.executable, f"{ROOT}/tests/lagging_worker.py", f"{workdir}.steps", when, f"--workdir={workdir}", *flags, *QUIET,
-        "--config.rollout.max_staleness=1",
+        sys.executable, f"{ROOT}/tests/lagging_worker.py", f"{workdir}.steps", when, f"--workdir={workdir}", *flags,
+        *QUIET, "--config.rollout.max_staleness=1",
     ]  # fmt: skip
     env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
@@ -51,18 +49,18 @@ def newest(workdir):
 def test_no_token_is_older_than_allowed_and_a_killed_run_goes_on(tmp_path):
     """One update may lag: killed while two steps are unwritten, resumed, and asked to stop with an update under way."""
     workdir = tmp_path / "run"
-    killed = run(workdir, "kill:3", *SPIRAL)
+    killed = run(workdir, "kill:2", *SPIRAL)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     saved = newest(workdir)
-    assert saved in (2, 3)  # the update of step 2 may have ended, and its checkpoint not
+    assert saved in (1, 2)  # the second one was begun in the rollout before the kill, and may not be complete
     first = told(workdir)
-    assert [step["step"] for step in first] == [0, 1, 2, 3]
-    stopped = run(workdir, "term:5", *SPIRAL)
+    assert [step["step"] for step in first] == [0, 1, 2]
+    stopped = run(workdir, "term:4", *SPIRAL)
     assert stopped.returncode == 0, stopped.stderr
-    assert "stopped after step 6 with a checkpoint" in stopped.stdout
-    assert newest(workdir) == 6
+    assert "stopped after step 5 with a checkpoint" in stopped.stdout
+    assert newest(workdir) == 5
     second = told(workdir)[len(first) :]
-    assert [step["step"] for step in second] == list(range(saved, 6))
+    assert [step["step"] for step in second] == list(range(saved, 5))
     for steps in (first, second):
         # The first rollout of a process has nothing before it that could lag.
         assert {v for turn in steps[0]["turns"] for v in turn} == {steps[0]["step"]}
@@ -73,12 +71,10 @@ def test_no_token_is_older_than_allowed_and_a_killed_run_goes_on(tmp_path):
             assert any(len(set(turn)) == 2 for turn in step["turns"])  # new weights came in the middle of a response
             assert min(step["trained"]["agent"]) == now - 1
     scalars = metrics.read_scalars(workdir)
-    for tag in ("learner/loss", "learner/staleness", "learner/tis_weight", "selfplay/void_share", "perf/mfu"):
-        if tag != "perf/mfu" or tag in scalars:  # no peak is known of a CPU
-            assert scalars[tag][0].tolist() == list(range(6)), tag
-    oldest = dict(zip(*scalars["learner/staleness_max"], strict=True))
-    assert oldest[0] == oldest[saved] == 0
-    assert {oldest[step] for step in range(6)} == {0, 1}
+    for tag in ("learner/loss", "perf/train_tokens_per_s", "selfplay/void_share", "perf/seconds/update"):
+        assert scalars[tag][0].tolist() == list(range(5)), tag
+    oldest = scalars["learner/staleness_max"][1].tolist()
+    assert oldest == [0 if step in (0, saved) else 1 for step in range(5)]
     off_policy = scalars["learner/staleness"][1] > 0
     assert scalars["learner/logp_gap_max"][1][off_policy].min() > 1e-4
     assert 0 < abs(scalars["learner/tis_weight"][1][off_policy] - 1).max() < 0.5

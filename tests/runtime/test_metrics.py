@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,17 @@ def test_timers_add_up_and_reset():
     assert list(taken) == ["perf/seconds/update", "perf/step_seconds"]
     assert 0 < taken["perf/seconds/update"] <= taken["perf/step_seconds"]
     assert list(timers.take()) == ["perf/step_seconds"]
+
+
+def test_a_phase_within_a_phase_counts_once():
+    timers = Timers()
+    with timers.phase("play"):
+        time.sleep(0.02)
+        with timers.phase("publish"):
+            time.sleep(0.05)
+    taken = timers.take()
+    assert 0.02 <= taken["perf/seconds/play"] < 0.05 <= taken["perf/seconds/publish"]
+    assert taken["perf/seconds/play"] + taken["perf/seconds/publish"] <= taken["perf/step_seconds"]
 
 
 def test_compilations_are_counted():
