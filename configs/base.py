@@ -117,9 +117,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     rollout.min_pairs = 8  # complete seed pairs below which an environment gives no gradient
     rollout.max_turns = 25  # agent turns per episode
     rollout.reply_blocks = 2  # decode blocks between an action and its reply, fixed so that timing decides nothing
-    # Updates that may be unfinished while rollouts go on, which wait where there would be more. With 0 the same seed
-    # gives the same bits; above, timing decides which weights draw a token, so it does not. See launch/README.md.
-    rollout.max_staleness = 0
+    # Above 0, timing decides which weights draw a token, and a seed no longer gives the same bits (launch/README.md):
+    rollout.max_staleness = 0  # updates that may be unfinished while rollouts go on, which wait where more would be
 
     config.selfplay = selfplay = ConfigDict()  # two-player games: method.algorithm = spiral
     selfplay.games = ("kuhn_poker",)  # played in training, see spade_jax/envs/games; more may be added on resume
