@@ -4,7 +4,7 @@
 
 Hardware: 2 CPU cores, at most 4 GiB of memory, no accelerator.
 Time: 8 minutes with an empty compile cache, Python 3.13, 2 idle cores; `:runlocal` 45 seconds, 40 with a warm cache;
-40 steps of `:long` took 36 minutes as three runs side by side.
+40 steps of `:long` took 32 minutes as three runs side by side.
 Memory: 2.2 GiB with the sandbox (4.0 where shared pages count once for every process).
 Expect: `designer/valid_share` from 1.00 at step 0 to .89 at the least, `designer/regret_null` around 0.
 
