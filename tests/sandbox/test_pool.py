@@ -401,10 +401,9 @@ def test_a_fork_server_that_does_not_start_says_why(monkeypatch, interpreter, re
             Pool(max_live=3)
         for server in list(pool._servers.values()):
             server.process.kill()
-        env = pool.open(COUNTER, "Counter")
+        pool.request(pool.open(COUNTER, "Counter"), "construct")
         with pytest.raises(SandboxError, match=message):
             for _ in range(50):
-                pool.request(env, "construct")
                 pool.poll(1.0)
 
 
