@@ -125,6 +125,7 @@ class Session:
         self._publish = publish.make_publish(
             self.model, self.mesh, self.model.config.dtype if plain else None, outlives_update=ahead > 0
         )
+        self._shutdown = stack.enter_context(Shutdown())
         keeping = {"keep": config.checkpoint.keep, "keep_period": config.checkpoint.keep_period}
         self._checkpointer = stack.enter_context(Checkpointer(f"{workdir}/checkpoints", **keeping))
         self.restored: dict[str, Any] | None = None
@@ -165,7 +166,7 @@ class Session:
         self._saving = Cadence(config.checkpoint.save_steps, config.checkpoint.save_secs)
         traced = config.profile.steps if self.first else ""
         self._profiler = self._stack.enter_context(Profiler(traced, f"{self._workdir}/metrics"))
-        self._shutdown = self._stack.enter_context(Shutdown())
+        self._shutdown.begin()
 
     def _open_metrics(self, notes: str, results: tuple[str, ...]) -> None:
         config = self._config

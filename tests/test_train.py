@@ -201,6 +201,23 @@ def test_killed_at_any_moment_it_ends_in_the_same_bits(expected, tmp_path):
 
 
 @pytest.mark.slow
+def test_asked_to_stop_while_the_last_checkpoint_is_written_it_writes_it(tmp_path):
+    """A scheduler may ask more than once, and at any moment."""
+    code = (
+        "import os, signal\nfrom spade_jax import train\nfrom spade_jax.runtime.checkpoint import Checkpointer\n"
+        "close = Checkpointer.close\n"
+        "def asked(self):\n    os.kill(os.getpid(), signal.SIGTERM)\n    close(self)\n"
+        "Checkpointer.close = asked\ntrain.run()"
+    )
+    settings = command(tmp_path, "--config.run.steps=1", "--config.evaluation.every_steps=0")[3:]
+    run = subprocess.run(
+        [sys.executable, "-c", code, *settings], env=environment(), capture_output=True, text=True, timeout=900
+    )
+    assert run.returncode == 0, run.stderr
+    assert (tmp_path / "checkpoints" / "1").is_dir() and (tmp_path / "report.html").exists()
+
+
+@pytest.mark.slow
 def test_asked_to_stop_it_checkpoints_and_goes_on_later(expected, tmp_path):
     process = subprocess.Popen(
         command(tmp_path, "--config.checkpoint.save_steps=0", "--config.checkpoint.save_secs=0"),

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from absl import app, flags
 from ml_collections import ConfigDict
 
-from spade_jax.runtime import distributed
+from spade_jax.runtime import distributed, shutdown
 from spade_jax.runtime.errors import EXIT_FAILURE, EXIT_USAGE, RunError, UsageError
 from spade_jax.runtime.shutdown import EXIT_INTERRUPTED
 
@@ -39,6 +39,7 @@ def run(
     Exit codes: 0, 1 for a failure of the run (`RunError`, full disk, a file that cannot be
     used any more, or an error in our code), 2 for a mistake of the user (`UsageError`), 130 for an interrupt.
     """
+    shutdown.raise_on_interrupt()
     try:
         app.run(main, argv=argv, flags_parser=functools.partial(parse_flags, positional=positional))
     except UsageError as error:
@@ -70,6 +71,8 @@ def run(
             raise
         traceback.print_exc()
         _leave(EXIT_FAILURE)
+    finally:
+        shutdown.exit_on_interrupt()
     raise AssertionError("absl's app.run always exits")
 
 

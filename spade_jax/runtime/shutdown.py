@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from types import FrameType, TracebackType
 
 EXIT_INTERRUPTED = 130
@@ -18,8 +19,34 @@ _NOTICE = {
 }
 
 
+def exit_on_interrupt() -> None:
+    """Ctrl-C ends the process at once from here on: while it has not begun, or when it has done its work.
+
+    A KeyboardInterrupt would end in a traceback through whatever was being imported, or be swallowed there.
+    """
+    _replace_default(signal.default_int_handler, _exit)
+
+
+def raise_on_interrupt() -> None:
+    """Ctrl-C is a KeyboardInterrupt again."""
+    _replace_default(_exit, signal.default_int_handler)
+
+
+def _replace_default(old: object, new: Callable[[int, FrameType | None], object]) -> None:
+    if signal.getsignal(signal.SIGINT) is old:  # who started us may have chosen to ignore it, as nohup does
+        signal.signal(signal.SIGINT, new)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"error: interrupted\n")
+    # Not sys.exit, which may be caught like any exception.
+    os._exit(EXIT_INTERRUPTED)
+
+
 class Shutdown:
-    """Context manager that turns signals into a flag; main thread only.
+    """Context manager that turns signals into a flag once `begin` is called; main thread only.
+
+    Entered before whatever has to be closed in peace, a checkpoint that is under way above all: then it is left after.
 
     Attributes:
       requested: True once a signal has asked the run to stop.
@@ -30,9 +57,12 @@ class Shutdown:
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> Shutdown:
+        return self
+
+    def begin(self) -> None:
+        """The run begins: a signal asks it to stop from here on, and ends the process before."""
         for number in _NOTICE:
             self._previous[number] = signal.signal(number, self._handle)
-        return self
 
     def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self._previous.items():
