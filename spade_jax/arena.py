@@ -23,6 +23,7 @@ from spade_jax.rollout.players import PolicyPlayer
 from spade_jax.runtime import compile_cache
 from spade_jax.runtime.checkpoint import Checkpointer
 from spade_jax.runtime.errors import UsageError
+from spade_jax.runtime.files import replacing
 from spade_jax.sampler.score import score
 
 MAX_SNAPSHOTS = 6  # of one run that take part, evenly from first to last
@@ -111,10 +112,10 @@ def games_suite(config: ConfigDict, workdirs: Sequence[str], out: str | None) ->
     figures["head_to_head"] = {"names": names, "score": share_KxK.tolist(), "by_game": by_game, "elo": elo_K.tolist()}
     _print_matrix(names, share_KxK, elo_K)
     if out:
-        path = pathlib.Path(out)
-        path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-        chart = heat_map(names, share_KxK, "Score of the row against the column")
-        path.with_suffix(".svg").write_text(chart, encoding="utf-8")
+        with replacing(out) as partial:
+            partial.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        with replacing(pathlib.Path(out).with_suffix(".svg")) as partial:
+            partial.write_text(heat_map(names, share_KxK, "Score of the row against the column"), encoding="utf-8")
 
 
 def _print_policy(name: str, rows: Sequence[dict[str, Any]], values: dict[str, float]) -> None:

@@ -35,6 +35,7 @@ from spade_jax.rollout.measure import mean_or_nan, wins
 from spade_jax.runtime import app, checks, compile_cache
 from spade_jax.runtime.checkpoint import Checkpointer
 from spade_jax.runtime.errors import UsageError
+from spade_jax.runtime.files import replacing
 from spade_jax.runtime.presets import resolve_preset
 from spade_jax.runtime.workdir import compare_evaluation
 
@@ -118,7 +119,8 @@ def probe_suite(config: ConfigDict, workdirs: Sequence[str], instances: int, out
             f"{row['void']:>8.3f}"
         )
     if out:
-        pathlib.Path(out).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        with replacing(out) as partial:
+            partial.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 def run() -> None:

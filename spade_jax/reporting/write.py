@@ -9,6 +9,7 @@ from spade_jax.reporting import page, sections, selfplay
 from spade_jax.reporting.gallery import gallery
 from spade_jax.reporting.sources import read_run
 from spade_jax.runtime.errors import UsageError
+from spade_jax.runtime.files import replacing
 
 REPORT_FILE = "report.html"
 _SPADE_LINKS = (
@@ -73,14 +74,10 @@ def write_report(workdir: str | os.PathLike[str], out: str | os.PathLike[str] | 
 
 def write_page(path: pathlib.Path, text: str) -> None:
     """Writes a page whole or not at all; UsageError if it cannot be."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
+        with replacing(path) as partial:
+            partial.write_text(text, encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
         raise UsageError(
             f"--out={path} cannot be written ({error.strerror}); name a file in a folder that you can write to"
         ) from error
-    finally:
-        if partial.exists():
-            partial.unlink()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spade_jax.runtime.errors import UsageError
+from spade_jax.runtime.files import replacing
 from spade_jax.runtime.shutdown import EXIT_INTERRUPTED
 
 SWEEP_FILE = "sweep.json"
@@ -61,11 +62,9 @@ class Outcome:
 
 def write_sweep(root: str | os.PathLike[str], runs: Sequence[SweepRun]) -> None:
     """Makes `runs` the sweep that the folder holds; whole or not at all."""
-    path = Path(root) / SWEEP_FILE
-    partial = path.with_suffix(".partial")
     content = {"runs": [dataclasses.asdict(run) for run in runs]}
-    partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    with replacing(Path(root) / SWEEP_FILE) as partial:
+        partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def read_sweep(root: str | os.PathLike[str]) -> list[SweepRun]:

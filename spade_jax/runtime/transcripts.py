@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from spade_jax.runtime.files import replacing
 from spade_jax.structs import to_jsonable
 
 
@@ -24,14 +25,13 @@ def write_transcripts(directory: str | os.PathLike[str], step: int, records: Ite
     """
     path = transcript_path(directory, step)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    try:
-        with open(partial, "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as stream:
-            for record in records:
-                stream.write(json.dumps(to_jsonable(record), ensure_ascii=False).encode("utf-8", "replace") + b"\n")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with (
+        replacing(path) as partial,
+        open(partial, "wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as stream,
+    ):
+        for record in records:
+            stream.write(json.dumps(to_jsonable(record), ensure_ascii=False).encode("utf-8", "replace") + b"\n")
     return path
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from spade_jax.runtime.errors import UsageError
+from spade_jax.runtime.files import replacing
 
 CONFIG_FILE = "config.json"
 
@@ -176,13 +177,8 @@ def read_config(workdir: str | os.PathLike[str]) -> ConfigDict:
 
 def write_config(workdir: str | os.PathLike[str], config: Any) -> None:
     """Makes the resolved config the workdir's own, whole or not at all."""
-    path = Path(workdir) / CONFIG_FILE
-    partial = path.with_suffix(".partial")
-    try:
+    with replacing(Path(workdir) / CONFIG_FILE) as partial:
         partial.write_text(json.dumps(_as_json(config), indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _as_json(config: Any) -> dict[str, Any]:
