@@ -9,10 +9,11 @@ ones to the bit; a model that was imported and not trained comes out as it went 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -56,14 +57,26 @@ def main(argv: Sequence[str]) -> None:
         raise UsageError(f"--workdir={workdir} holds no complete checkpoint; let the run save one")
 
     out.mkdir(parents=True, exist_ok=True)
-    tensors = dict(weights.exported(restored.state.params, model.config))
-    files = safetensors.write_folder(out, tensors, _DTYPE.value, _FILE_MB.value * 10**6)
-    (out / importing.CONFIG).write_text(
-        json.dumps(original_settings(config) | settings, indent=2) + "\n", encoding="utf-8"
-    )
-    copied = copy_tokenizer(config, template, out)
+    with emptied_on_failure(out):
+        tensors = dict(weights.exported(restored.state.params, model.config))
+        files = safetensors.write_folder(out, tensors, _DTYPE.value, _FILE_MB.value * 10**6)
+        (out / importing.CONFIG).write_text(
+            json.dumps(original_settings(config) | settings, indent=2) + "\n", encoding="utf-8"
+        )
+        copied = copy_tokenizer(config, template, out)
     written = ", ".join([*files, importing.CONFIG, *copied])
     print(f"{out}: {len(tensors)} tensors of step {restored.step} in {written}", flush=True)
+
+
+@contextlib.contextmanager
+def emptied_on_failure(out: pathlib.Path) -> Iterator[None]:
+    """Takes back what the block has written to `out`, which was empty, so that the same command may be given again."""
+    try:
+        yield
+    except BaseException:
+        for path in out.iterdir():
+            path.unlink()
+        raise
 
 
 def original_settings(config: ConfigDict) -> dict:

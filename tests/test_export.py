@@ -85,3 +85,15 @@ def test_bad_arguments_are_one_sentence(workdir, tmp_path):
     ):
         run = export(*arguments)
         assert run.returncode == 2 and message in run.stderr and "Traceback" not in run.stderr
+
+
+@pytest.mark.slow
+def test_a_full_disk_leaves_nothing_so_that_the_same_command_may_be_given_again(workdir, tmp_path):
+    # No file larger than that: what a full disk is to a writer.
+    limited = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (100_000,) * 2)\n"
+    code = limited + "from spade_jax import export\nexport.run()"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", code, f"--workdir={workdir[0]}", f"--out={tmp_path / 'out'}"]
+    run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert (run.returncode, run.stderr.count("\n")) == (1, 1) and "the disk is full" in run.stderr
+    assert not list((tmp_path / "out").iterdir())

@@ -113,9 +113,12 @@ def save_params(path: str | Path, params: Any, config: DecoderConfig, storage: s
     }
     text = json.dumps(dataclasses.asdict(config))
     temporary = Path(f"{path}.tmp")
-    with temporary.open("wb") as file:
-        np.savez(file, **{_CONFIG_KEY: np.array(text)}, **arrays)
-    os.replace(temporary, path)
+    try:
+        with temporary.open("wb") as file:
+            np.savez(file, **{_CONFIG_KEY: np.array(text)}, **arrays)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def load_params(path: str | Path) -> tuple[dict[str, Any], DecoderConfig]:
