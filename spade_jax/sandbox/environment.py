@@ -44,7 +44,9 @@ class Environment:
       seq: number of the last request.
       ready: the child has locked itself down.
       doomed: to be killed as soon as there is a pidfd.
-      deadline: when the first pending call, or the fork, is late.
+      deadline: when the first pending call, the fork or the word of its end is late.
+      seconds: from when it was set to the deadline.
+      extended: the deadline is one that was given a second time.
       alarm: its live entry in the pool's heap.
       episode_left: seconds that the calls of this episode may still take.
       failure: (kind, error), final.
@@ -63,6 +65,8 @@ class Environment:
         self.ready = False
         self.doomed = False
         self.deadline = math.inf
+        self.seconds = math.inf
+        self.extended = False
         self.alarm = math.inf
         self.episode_left = limits.episode_seconds
         self.failure: tuple[str, str] | None = None

@@ -41,6 +41,10 @@ HASH_SEEDS = (0, 1)  # one fork server each: hashes are fixed when an interprete
 # From a fork request to a locked-down child. It takes milliseconds; a machine
 # that needs this long is out of order, which is no fault of the program.
 _SPAWN_SECONDS = 30.0
+_REAP_SECONDS = 30.0  # from a child's end, or its killing, to the fork server's word of it
+# A deadline that is seen this late passed unseen: the trainer was busy elsewhere, or all of its processes stood
+# still (a suspended job, a paused container). It is then given once more, since the child may have stood still, too.
+_UNSEEN_SECONDS = 5.0
 _MAX_FAILED_STARTS = 3
 _SAMPLE_SECONDS = 0.25  # between two counts of the children's memory
 _SPIN_SECONDS = 5e-5  # about two wake-ups on another core
@@ -353,7 +357,9 @@ class Pool:
         now = time.monotonic()
         while self._start_by <= now:
             late = next(server for server in self._servers.values() if server.start_by <= now)
-            self._server_died(late, f"was not ready after {START_SECONDS:g} s")
+            self._listen(late)  # its word may lie in the socket, if the trainer was stopped
+            if late.start_by <= now:
+                self._server_died(late, f"was not ready after {START_SECONDS:g} s")
         while self._alarms and self._alarms[0][0] <= now:
             when, env_id = heapq.heappop(self._alarms)
             env = self._processes.get(env_id)
@@ -363,12 +369,22 @@ class Pool:
             if env.deadline > now:
                 self._set_deadline(env, env.deadline)
                 continue
+            unseen = now - env.deadline > _UNSEEN_SECONDS and not env.extended
             env.deadline = math.inf
-            # The answer may lie in the socket, if the trainer was busy elsewhere.
+            # The answer may lie in a socket, if the trainer was busy elsewhere.
             self._drain(env)
-            if env.socket is None or env.deadline != math.inf:
+            if env.doomed or not env.ready:
+                self._listen(self._servers[env.hash_seed])
+            if env.id not in self._processes or env.deadline != math.inf:
                 continue
-            if env.ready:
+            if unseen:
+                self._give(env, env.seconds)
+                env.extended = True
+            elif env.doomed:
+                self._server_died(
+                    self._servers[env.hash_seed], f"did not report the end of a child for {_REAP_SECONDS:g} s"
+                )
+            elif env.ready:
                 if env.pending:
                     call = env.pending[0]
                     what, most = call.method, call.seconds
@@ -379,6 +395,11 @@ class Pool:
                 self._fail(env, INFRASTRUCTURE, f"the child was not locked down after {_SPAWN_SECONDS:g} s")
             else:
                 self._server_died(self._servers[env.hash_seed], f"did not fork for {_SPAWN_SECONDS:g} s")
+
+    def _give(self, env: Environment, seconds: float) -> None:
+        """Gives an environment this long for what it has to do next."""
+        env.seconds, env.extended = seconds, False
+        self._set_deadline(env, time.monotonic() + seconds)
 
     def _set_deadline(self, env: Environment, when: float) -> None:
         """Moves an environment's deadline.
@@ -396,7 +417,7 @@ class Pool:
             env.episode_left = self.limits.episode_seconds
         call.began = time.monotonic()
         call.of_episode = env.episode_left < call.seconds
-        self._set_deadline(env, call.began + min(call.seconds, env.episode_left))
+        self._give(env, min(call.seconds, env.episode_left))
 
     def _answer(self, reply: Reply) -> None:
         self._outstanding -= 1
@@ -415,7 +436,7 @@ class Pool:
             ours.setblocking(False)
             env.socket = ours
             self._processes[env.id] = env
-            self._set_deadline(env, time.monotonic() + _SPAWN_SECONDS)
+            self._give(env, _SPAWN_SECONDS)
             self._handlers[ours.fileno()] = env
             self._epoll.register(ours, select.EPOLLIN)
             server.ask(env.id, theirs)
@@ -491,7 +512,8 @@ class Pool:
             raise wire.ProtocolError("a reply that is neither a value nor an error")
         env.pending.popleft()
         now = time.monotonic()
-        env.episode_left -= max(0.0, self._heard - call.began)
+        # More than its deadline it has not worked: then the trainer stood still.
+        env.episode_left -= min(max(0.0, self._heard - call.began), env.seconds)
         self._answer(Reply(call.ticket, env.id, kind == OK, value, error, kind, now - call.began))
         env.deadline = math.inf
         if env.pending:
@@ -510,6 +532,8 @@ class Pool:
 
     def _disconnect(self, env: Environment) -> None:
         env.deadline = math.inf
+        if env.id in self._processes:
+            self._give(env, _REAP_SECONDS)
         env.outgoing.clear()
         if env.socket is not None:
             del self._handlers[env.socket.fileno()]

@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import sandbox_checks
@@ -161,3 +162,75 @@ pool.shutdown()
 print("both work")
 """
     assert "both work" in output(script, timeout=120)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["all", "trainer"])
+def test_time_in_which_processes_stood_still_is_nobodys(what):
+    """As where a batch system suspends a job: neither the call under way nor the rest of its episode has run out."""
+    script = """
+from spade_jax.sandbox import pool as pool_module
+pool_module._UNSEEN_SECONDS = 0.5
+pool.shutdown()
+BUSY = SPIN.replace("while True: pass", "until = time.perf_counter() + 0.7\\n  while time.perf_counter() < until: pass")
+BUSY = "import time\\n" + BUSY + "\\n  return '', 0.0, False, False, {}"
+pool = Pool(Limits(call_seconds=1.5, episode_seconds=2.5))
+env = pool.open(BUSY, "E")
+assert pool.call(env, "construct").ok and pool.call(env, "reset", 0).ok
+pool.request(env, "step", "")
+print(*(s.process.pid for s in pool._servers.values()), pool._processes[env].pid, flush=True)
+(first,) = pool.poll(None)
+print(first.kind, first.seconds > 3.0, pool.call(env, "step", "").kind)
+pool.shutdown()
+"""
+    process = trainer(script)
+    groups = [process.pid]
+    others = [int(pid) for pid in process.stdout.readline().split()]
+    groups += others if what == "all" else []
+    time.sleep(0.2)  # until it waits for the reply
+    try:
+        for number, seconds in ((signal.SIGSTOP, 4.0), (signal.SIGCONT, 0.0)):
+            for group in groups:
+                os.killpg(group, number)
+            time.sleep(seconds)
+        said, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert said == "ok True ok\n"
+
+
+@pytest.mark.slow
+def test_a_fork_server_that_hangs_is_replaced_and_leaves_nothing():
+    script = """
+from spade_jax.sandbox import pool as pool_module
+pool_module._REAP_SECONDS = 1.0
+pool.shutdown()
+pool = Pool(Limits(), max_live=2)
+pids = []
+for _ in range(2):
+    env = play()
+    pids.append(pool._processes[env].pid)
+hung = pool._servers[0].process.pid
+os.killpg(hung, signal.SIGSTOP)  # it and the inner server; the children's sessions are their own
+pool.close(env)
+pool.close(env - 1)  # both places are free, but nobody says so
+last = pool.open(SPIN, "E")
+pool.request(last, "construct")
+replies = pool.poll(20.0)
+print(*(reply.kind for reply in replies), hung != pool._servers[0].process.pid)
+print(hung, *pids, flush=True)
+pool.shutdown()
+"""
+    said = output(script).splitlines()
+    assert said[-2] == "ok True"
+    pids = list(map(int, said[-1].split()))
+    assert sandbox_checks.eventually(lambda: all(map(sandbox_checks.gone, pids)))
+    # The inner server is of the same group.
+    assert sandbox_checks.eventually(lambda: pids[0] not in map(_group, pathlib.Path("/proc").glob("[0-9]*/stat")))
+
+
+def _group(stat: pathlib.Path) -> int:
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[2])
+    except OSError:
+        return 0

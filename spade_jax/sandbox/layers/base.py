@@ -91,4 +91,4 @@ def prctl(option: int, value: int = 0, third: int = 0) -> int:
     return check(libc.prctl(option, value, third, 0, 0))
 
 
-PR_SET_NO_NEW_PRIVS, PR_GET_NO_NEW_PRIVS = 38, 39  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_GET_NO_NEW_PRIVS = 1, 38, 39  # linux/prctl.h

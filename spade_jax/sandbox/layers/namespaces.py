@@ -19,7 +19,7 @@ import select
 import signal
 import socket
 
-from spade_jax.sandbox.layers.base import Context, Layer, check, libc
+from spade_jax.sandbox.layers.base import PR_SET_PDEATHSIG, Context, Layer, check, libc, prctl
 
 # linux/sched.h
 _NEW_MOUNTS, _NEW_UTS, _NEW_IPC, _NEW_USER, _NEW_PIDS, _NEW_NET = (
@@ -149,6 +149,7 @@ def enter(control: socket.socket, trainer_pid: int) -> int:
     pid = os.fork()
     if pid == 0:
         os.close(held)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # stopped or hung it would not look at its leash
         return leash
     code = 1
     try:

@@ -10,6 +10,7 @@ from spade_jax.sandbox.layers.base import (
     CHANNEL,
     PR_GET_NO_NEW_PRIVS,
     PR_SET_NO_NEW_PRIVS,
+    PR_SET_PDEATHSIG,
     Context,
     Layer,
     check,
@@ -18,7 +19,7 @@ from spade_jax.sandbox.layers.base import (
 )
 
 # linux/prctl.h
-_PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG = 1, 2
+_PR_GET_PDEATHSIG = 2
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 
 _NULL_DEVICE = os.makedev(1, 3)
@@ -80,7 +81,7 @@ def default_signals() -> None:
 
 def _apply_privileges(context: Context) -> None:
     # After `ids`: a change of user resets the signal and the flag.
-    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != context.server_pid:  # it died before it could be told apart
         os._exit(1)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
