@@ -9,6 +9,7 @@ import os
 import re
 import runpy
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -26,6 +27,9 @@ _OF_THE_MACHINE = frozenset(
     for name in ("EACCES", "EIO", "EMFILE", "ENFILE", "ENOENT", "ENOTDIR", "EPERM", "EROFS", "ESTALE")
 )
 
+# What XLA's pools for the CPU, TensorStore and Orbax start between them, and a reserve.
+_LIBRARY_THREADS, _LIBRARY_THREADS_PER_CORE = 24, 4
+
 _WARNING = -1  # absl's verbosity for "warnings and worse"
 
 
@@ -41,6 +45,8 @@ def run(
     """
     shutdown.raise_on_interrupt()
     try:
+        if "jax" in sys.modules:
+            check_threads()
         app.run(main, argv=argv, flags_parser=functools.partial(parse_flags, positional=positional))
     except UsageError as error:
         _end(str(error), EXIT_USAGE)
@@ -74,6 +80,31 @@ def run(
     finally:
         shutdown.exit_on_interrupt()
     raise AssertionError("absl's app.run always exits")
+
+
+def check_threads() -> None:
+    """Where XLA and TensorStore could not start their threads they would abort the process, with a page of addresses.
+
+    Raises:
+      RunError: this process may not have as many as they take.
+    """
+    count = _LIBRARY_THREADS + _LIBRARY_THREADS_PER_CORE * len(os.sched_getaffinity(0))
+    done = threading.Event()
+    started = []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=done.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError as error:  # Python's word for what the kernel refuses
+        raise RunError(
+            f"this process may start only {len(started)} threads, and JAX needs about {count}; raise the limit on "
+            "processes (ulimit -u, or the container's pids limit)"
+        ) from error
+    finally:
+        done.set()
+        for thread in started:
+            thread.join()
 
 
 def disk_full(error: BaseException) -> bool:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import errno
 import heapq
 import logging
 import math
 import os
 import select
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -566,10 +568,10 @@ class Pool:
         try:
             control = server.start(self.limits, self._wanted, self.max_live)
         except OSError as error:
-            raise SandboxError(
-                f"the sandbox cannot start a fork server: {error.strerror}; raise the limits on processes, memory and "
-                "descriptors (ulimit -u, -v, -n)"
-            ) from error
+            remedy = "raise the limits on processes, memory and descriptors (ulimit -u, -v, -n)"
+            if error.errno in (errno.EACCES, errno.ENOENT):
+                remedy = f"this user must be able to run {sys.executable}"
+            raise SandboxError(f"the sandbox cannot start a fork server: {error.strerror}; {remedy}") from error
         self._update_start_by()
         self._handlers[control.fileno()] = server
         self._epoll.register(control, select.EPOLLIN)

@@ -7,11 +7,13 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from spade_jax.runtime.app import disk_full, memory_full
+from spade_jax.runtime.app import check_threads, disk_full, memory_full
+from spade_jax.runtime.errors import RunError
 
 ROOT = Path(__file__).parents[2]
 
@@ -138,6 +140,24 @@ def test_a_bug_keeps_its_traceback(tmp_path):
     result = _run(tmp_path, "--workdir=bug")
     assert result.returncode == 1
     assert "Traceback" in result.stderr and "KeyError: 'bug'" in result.stderr
+
+
+def test_a_limit_that_leaves_jax_too_few_threads_is_a_sentence(monkeypatch):
+    before = threading.active_count()
+    check_threads()
+    allowed, start = 5, threading.Thread.start
+
+    def refuse(thread):  # as under ulimit -u, which does not bind root
+        nonlocal allowed
+        if not allowed:
+            raise RuntimeError("can't start new thread")
+        allowed -= 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RunError, match=r"may start only 5 threads, and JAX needs about \d+; .*ulimit -u"):
+        check_threads()
+    assert threading.active_count() == before
 
 
 def test_disk_full_is_seen_through_wrappers():

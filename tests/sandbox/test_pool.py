@@ -391,7 +391,10 @@ def test_a_fork_server_killed_as_soon_as_it_has_started_is_replaced():
 
 @pytest.mark.parametrize(
     ("interpreter", "reason"),
-    [("/bin/false", r"ended \(status 1\)"), ("/nowhere", r"No such file or directory; raise the limits")],
+    [
+        ("/bin/false", r"ended \(status 1\)"),
+        ("/nowhere", "No such file or directory; this user must be able to run /nowhere"),
+    ],
 )
 def test_a_fork_server_that_does_not_start_says_why(monkeypatch, interpreter, reason):
     message = f"the sandbox cannot start a fork server: .*{reason}"
