@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
+import zlib
 from pathlib import Path
 
 from spade_jax.runtime.errors import UsageError
+
+_CHECKED = ".checked"  # its time: entries older than that have been looked at
+_CLOCK_SLACK = 60.0  # s; of file servers, and of a check beside a process that writes
+_ZSTD, _ZLIB = b"\x28\xb5\x2f\xfd", b"\x78"
 
 
 def default_directory() -> Path:
@@ -59,6 +65,7 @@ def enable_compile_cache(setting: str) -> Path | None:
             f"compile_cache.dir={setting} cannot be written to; name a writable directory, or 'off' to do without"
         )
 
+    _drop_torn(directory)
     import jax  # here, so that the directory logic needs no JAX
 
     jax.config.update("jax_compilation_cache_dir", str(directory))
@@ -66,3 +73,37 @@ def enable_compile_cache(setting: str) -> Path | None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return directory
+
+
+def _drop_torn(directory: Path) -> None:
+    """Removes entries that a killed process or a full disk has cut off.
+
+    JAX writes an entry in place and never again: a torn one would be complained about, and compiled anew, by every
+    run to come.
+    """
+    with contextlib.suppress(OSError):  # of a folder that others use as well; a torn entry costs time only
+        stamp = directory / _CHECKED
+        since = stamp.stat().st_mtime - _CLOCK_SLACK if stamp.exists() else 0.0
+        stamp.touch()
+        for path in directory.glob("*-cache"):
+            if path.stat().st_mtime >= since and not _whole(path.read_bytes()):
+                path.unlink()
+
+
+def _whole(entry: bytes) -> bool:
+    """Whether compressed data ends where it should; what is compressed otherwise is taken to be."""
+    if entry.startswith(_ZSTD):
+        try:
+            import zstandard  # what JAX uses where it is installed
+        except ImportError:
+            return True
+        stream = zstandard.ZstdDecompressor().decompressobj()
+    elif entry.startswith(_ZLIB):
+        stream = zlib.decompressobj()
+    else:
+        return bool(entry)
+    try:
+        stream.decompress(entry)
+    except Exception:  # noqa: BLE001 (either library's own)
+        return False
+    return stream.eof

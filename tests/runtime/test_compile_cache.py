@@ -29,6 +29,26 @@ def test_second_process_takes_the_program_from_the_cache(tmp_path):
     assert any((tmp_path / "cache").iterdir())
 
 
+@pytest.mark.parametrize("part", [0.0, 0.5])
+def test_an_entry_that_was_cut_off_is_written_anew(part, tmp_path):
+    """As by kill -9, or a disk that was full for a while; JAX itself would complain of it for ever."""
+
+    def run():
+        return subprocess.run(
+            [sys.executable, "-c", _COMPILE, str(tmp_path)], capture_output=True, text=True, check=True,
+            env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        )  # fmt: skip
+
+    run()
+    whole = {path: path.read_bytes() for path in tmp_path.glob("*-cache")}
+    for path, entry in whole.items():
+        path.write_bytes(entry[: int(len(entry) * part)])
+    again = run()
+    assert again.stderr == "" and whole.keys() == set(tmp_path.glob("*-cache"))
+    third = run()
+    assert third.stdout.split()[1] == "True" and third.stderr == ""
+
+
 def test_default_is_under_xdg(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_directory().parent == tmp_path / "spade_jax"
