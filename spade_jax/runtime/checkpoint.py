@@ -63,6 +63,8 @@ class Checkpointer:
         self._read_only = read_only
         # Orbax logs, from threads of its own and with tracebacks, what it also raises and we say in a sentence.
         logging.getLogger("absl").addFilter(_not_from_orbax)
+        if not read_only:
+            _ignore_closed_loops()
         self._manager = ocp.CheckpointManager(
             self._directory,
             options=ocp.CheckpointManagerOptions(
@@ -210,11 +212,8 @@ class Checkpointer:
     def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
             self.close()
-        else:
-            _ignore_closed_loops()  # what has failed, a full disk, say, may fail the save under way as well
 
     def _save_error(self, error: Exception) -> RunError:
-        _ignore_closed_loops()
         steps = self._complete_steps()
         kept = f"the checkpoint of step {steps[-1]} is intact" if steps else "no earlier checkpoint exists"
         if disk_full(error):
@@ -252,7 +251,10 @@ def _not_from_orbax(record: logging.LogRecord) -> bool:
 
 
 def _ignore_closed_loops() -> None:
-    """TensorStore's threads still report to the event loop that a failed save has closed; nobody needs to read that."""
+    """TensorStore's threads still report to the event loop that a failed save has closed; nobody needs to read that.
+
+    They do so while the run still trains, before anybody has asked whether the save has failed.
+    """
     previous = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:

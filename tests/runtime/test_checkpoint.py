@@ -193,12 +193,16 @@ def test_kill_at_many_moments(tmp_path, delay):
 
 
 def _assert_full_disk_is_one_sentence(directory, fill) -> None:
-    make = jax.jit(lambda s: {"w": jax.random.normal(jax.random.key(s), (1 << 19,)), "step": jnp.int32(s)})
+    def noise(seed):
+        return jax.random.normal(jax.random.key(seed), (1 << 16,))
+
+    make = jax.jit(lambda s: {"w": noise(s), "others": [noise(s + i) for i in range(1, 12)], "step": jnp.int32(s)})
     checkpointer = Checkpointer(directory, keep=3)
     checkpointer.save(1, make(1), {"step": 1})
     checkpointer.wait()
     with fill(), pytest.raises(RunError, match="disk is full.*checkpoint of step 1 is intact; free some") as caught:
         checkpointer.save(2, make(2), {"step": 2})
+        time.sleep(1.0)  # a run goes on to train: what TensorStore's threads meet meanwhile is not to be heard either
         checkpointer.wait()
     assert "\n" not in str(caught.value)
     with Checkpointer(directory, keep=3) as again:
