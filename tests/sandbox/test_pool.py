@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import pathlib
 import random
 import select
 import signal
@@ -387,6 +388,22 @@ def test_a_fork_server_killed_as_soon_as_it_has_started_is_replaced():
         assert sandbox_checks.eventually(lambda: sandbox_checks.gone(second))
         sandbox_checks.play_counter(pool, pool.open(COUNTER, "Counter", hash_seed=0))
         assert server.process.pid not in (first, second)
+
+
+def test_a_fork_server_killed_while_it_tries_its_layers_has_them_all_when_it_is_replaced():
+    with Pool(LIMITS) as pool:
+        found, server = pool.layers, pool._servers[0]
+        first = server.process.pid
+        server.process.kill()
+        assert sandbox_checks.eventually(lambda: not pool.poll(0) and server.process.pid != first)
+        second = server.process.pid
+        born = pathlib.Path(f"/proc/{second}/task/{second}/children")
+        while not (trying := born.read_text().split()):
+            pass
+        os.kill(int(trying[0]), signal.SIGKILL)
+        sandbox_checks.play_counter(pool, pool.open(COUNTER, "Counter", hash_seed=0))
+        assert server.process.pid != second
+        assert pool.layers == found
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,10 @@ def trial() -> str:
     os.close(writer)
     with open(reader, "rb") as pipe:
         said = pipe.read().decode()
-    os.waitpid(pid, 0)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        # By somebody, or by a machine out of memory: which says nothing of the layer. The pool starts another.
+        raise SystemExit("killed while it tried the namespaces")
     return "" if said == "entered" else said or "the trial process died"
 
 
