@@ -74,6 +74,8 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
                 players[OPPONENT] = opponents.player(name, temperature)
             matches = games.play_matches(players, match_requests(config, step), settings)
         log |= games.match_metrics(matches)
+        if void := games.void_reasons(matches):
+            session.say(f"step {step + 1}/{config.run.steps}  void matches: {void}")
         if selfplay.opponent != "self":
             log |= opponent_metrics(matches, scores.setdefault(name, [0.0, 0]))
 

@@ -184,6 +184,12 @@ def trajectories(
     return [conversation_trajectory(dataclasses.replace(episode, turns=part), group, temperature) for part in parts]
 
 
+def void_reasons(matches: Sequence[Match]) -> str:
+    """Why matches are void, and how many of how many for each reason; "" where none is."""
+    reasons = collections.Counter(match.reason for match in matches if match.ending == VOID)
+    return ", ".join(f"{count} of {len(matches)} ({reason})" for reason, count in reasons.most_common())
+
+
 def match_metrics(matches: Sequence[Match]) -> dict[str, float]:
     """{tag: value} by game, and the share of matches that nobody is to blame for."""
     log = {"selfplay/void_share": mean_or_nan([match.ending == VOID for match in matches])}
