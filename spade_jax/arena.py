@@ -26,7 +26,7 @@ from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.files import replacing
 from spade_jax.sampler.score import score
 
-MAX_SNAPSHOTS = 6  # of one run that take part, evenly from first to last
+MAX_SNAPSHOTS = 6  # of all runs together that take part, of each evenly from first to last
 START = "start"
 
 
@@ -40,8 +40,9 @@ class Contestant(NamedTuple):
 def games_suite(config: ConfigDict, workdirs: Sequence[str], out: str | None) -> None:
     """Prints what the policies are worth; writes it to `out`, and the matrix of their matches beside it as .svg.
 
-    The common start and every workdir's newest policy take part; of a single workdir, its snapshots too.
+    The common start, every workdir's newest policy and snapshots of the way there take part.
     """
+    run_names = _run_names(workdirs)
     template = compose.chat_template(config)
     compile_cache.enable_compile_cache(config.compile_cache.dir)
     model, initial_params = compose.policy(config, template)
@@ -51,19 +52,16 @@ def games_suite(config: ConfigDict, workdirs: Sequence[str], out: str | None) ->
     merged = Decoder(model.config.merged)
     shardings = state_lib.param_shardings(merged, mesh)
     contestants = [Contestant(START, state_lib.copy_params(merge_adapters(state.params, model.config)))]
-    for workdir in workdirs:
-        if len(workdirs) == 1:
-            paths = sorted(pathlib.Path(workdir, "snapshots").glob("step_*.npz"))[1:]  # the first one is the start
-            chosen = sorted({round(i) for i in np.linspace(0, len(paths) - 1, min(len(paths), MAX_SNAPSHOTS))})
-            for path in (paths[i] for i in chosen):
-                params = partitioning.global_copies(mesh, load_params(path)[0], shardings)
-                contestants.append(Contestant(path.stem, params))
+    for workdir, run in zip(workdirs, run_names, strict=True):
         with Checkpointer(f"{workdir}/checkpoints", keep=1, read_only=True) as checkpointer:
             restored = checkpointer.restore(state)
         if restored is None:
             raise UsageError(f"--workdirs: {workdir} holds no complete checkpoint; let the run save one")
-        name = f"{pathlib.Path(workdir).resolve().name}@{restored.step}"
-        contestants.append(Contestant(name, merge_adapters(restored.state.params, model.config)))
+        for step, path in _snapshots(workdir, restored.step, MAX_SNAPSHOTS // len(workdirs)):
+            params = partitioning.global_copies(mesh, load_params(path)[0], shardings)
+            contestants.append(Contestant(f"{run}@{step}", params))
+        newest = merge_adapters(restored.state.params, model.config)
+        contestants.append(Contestant(f"{run}@{restored.step}", newest))
 
     temperature = config.evaluation.temperature
     engines = [compose.engine(config, merged, contestants[0].params, template, mesh) for _ in range(SEATS)]
@@ -112,22 +110,42 @@ def games_suite(config: ConfigDict, workdirs: Sequence[str], out: str | None) ->
     figures["head_to_head"] = {"names": names, "score": share_KxK.tolist(), "by_game": by_game, "elo": elo_K.tolist()}
     _print_matrix(names, share_KxK, elo_K)
     if out:
+        chart_path = pathlib.Path(out).with_suffix(".svg")
         with replacing(out) as partial:
             partial.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-        with replacing(pathlib.Path(out).with_suffix(".svg")) as partial:
+        with replacing(chart_path) as partial:
             partial.write_text(heat_map(names, share_KxK, "Score of the row against the column"), encoding="utf-8")
+        print(f"\nfigures: {out}; heat map: {chart_path}")
+
+
+def _run_names(workdirs: Sequence[str]) -> list[str]:
+    """The workdirs' last parts, or as much of their paths as tells them apart."""
+    paths = [pathlib.Path(workdir).resolve() for workdir in workdirs]
+    for parts in range(1, max(len(path.parts) for path in paths) + 1):
+        names = ["/".join(path.parts[-parts:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    raise UsageError("--workdirs names a workdir twice; name each of them once")
+
+
+def _snapshots(workdir: str, newest: int, count: int) -> list[tuple[int, pathlib.Path]]:
+    """(step, file) of at most `count` snapshots between the start and the newest policy, evenly from first to last."""
+    found = sorted((int(p.stem.partition("_")[2]), p) for p in pathlib.Path(workdir, "snapshots").glob("step_*.npz"))
+    found = [(step, path) for step, path in found if 0 < step < newest]
+    return [found[i] for i in sorted({round(i) for i in np.linspace(0, len(found) - 1, min(len(found), count))})]
 
 
 def _print_policy(name: str, rows: Sequence[dict[str, Any]], values: dict[str, float]) -> None:
     print(f"\n{name}")
-    print(f"{'game':<22}{'opponent':<10}{'seat':<6}{'win':>6}{'draw':>6}{'loss':>6}{'invalid':>8}   win, 95 % interval")
+    heads = "".join(f"{outcome:<19}" for outcome in evals.OUTCOMES)
+    print(f"{'game':<22}{'opponent':<10}{'seat':<6}{'matches':>7}  {heads}".rstrip() + " (95 % intervals)")
     for row in rows:
         total = max(row["matches"], 1)
         shares = "".join(
-            f"{row[outcome] / total:>{width}.2f}" for outcome, width in zip(evals.OUTCOMES, (6, 6, 6, 8), strict=True)
+            f"{row[outcome] / total:.2f} [{row[f'{outcome}_low']:.2f}, {row[f'{outcome}_high']:.2f}]  "
+            for outcome in evals.OUTCOMES
         )
-        interval = f"[{row['win_low']:.2f}, {row['win_high']:.2f}]"
-        print(f"{row['game']:<22}{row['opponent']:<10}{row['seat']!s:<6}{shares}   {interval}")
+        print(f"{row['game']:<22}{row['opponent']:<10}{row['seat']!s:<6}{row['matches']:>7}  {shares}".rstrip())
     for tag, value in values.items():
         print(f"{tag.removeprefix('eval/'):<38}{value:>8.3f}")
 

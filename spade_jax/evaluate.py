@@ -11,7 +11,7 @@ The probe's table gives win rates, and their gain over the start with a bootstra
 interval over runs (seeds) and instances. Void plays count for nothing; the last column
 is their share. The games' tables give every policy against opponents by seat, with
 Wilson intervals, and against the truth; then the policies against each other, with Elo
-ratings. A single run's snapshots take part.
+ratings. Snapshots of the runs take part. With --out the matrix comes as a heat map, too.
 """
 
 from __future__ import annotations

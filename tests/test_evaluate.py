@@ -32,6 +32,14 @@ def test_figures_that_could_not_be_written_are_not_measured(tmp_path):
     assert "cannot be written; name a file" in line
 
 
+def test_a_run_that_is_named_twice_is_refused(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    write_config(tmp_path, resolve_preset(spade_tiny.get_config()))
+    run = evaluate(f"--workdirs={tmp_path},{tmp_path}", "--suite=games")
+    assert run.returncode == 2
+    assert "names a workdir twice; name each of them once" in run.stderr and len(run.stderr.splitlines()) == 1
+
+
 def test_run_of_another_config_is_refused_before_anything_compiles(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     config = resolve_preset(spade_tiny.get_config())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ import pytest
 from configs import spiral_tiny
 from spade_jax import compose, opponents, spiral, structs
 from spade_jax.envs.games import GAMES
+from spade_jax.evals import ratings
 from spade_jax.learner import partitioning
 from spade_jax.learner import state as state_lib
 from spade_jax.rollout import games
@@ -154,24 +156,34 @@ def test_a_game_that_is_added_on_resume_leaves_the_baselines_that_were(tmp_path)
 
 
 @pytest.mark.slow
-def test_the_games_suite_measures_a_run_and_its_snapshots(finished, tmp_path):
-    out = tmp_path / "games.json"
+def test_the_games_suite_measures_two_runs_and_their_snapshots(finished, tmp_path):
+    out, twin = tmp_path / "games.json", tmp_path / "twin"
+    shutil.copytree(finished[0], twin)
     run = subprocess.run(
         [
             sys.executable, "-m", "spade_jax.evaluate", f"--config={ROOT}/configs/spiral_tiny.py:runlocal",
-            f"--workdirs={finished[0]}", "--suite=games", f"--out={out}",
+            f"--workdirs={finished[0]},{twin}", "--suite=games", f"--out={out}",
         ],
         env=environment(), capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     figures = json.loads(out.read_text())
     names = figures["head_to_head"]["names"]
-    assert names[0] == "start" and names[-1] == f"{finished[0].name}@{STEPS}" and len(names) == STEPS + 1
+    assert names == ["start", *(f"{run.name}@{step + 1}" for run in (finished[0], twin) for step in range(STEPS))]
     assert set(figures["policies"]) == set(names)
+    rows = figures["policies"][f"twin@{STEPS}"]["opponents"]
+    assert rows == figures["policies"][f"{finished[0].name}@{STEPS}"]["opponents"]
+    assert [(row["opponent"], row["seat"]) for row in rows] == [
+        (opponent, seat) for opponent in ("random", "initial") for seat in ("both", 0, 1)
+    ]
+    low, high = ratings.wilson_interval(rows[1]["loss"], rows[1]["matches"])
+    assert f"{rows[1]['loss'] / rows[1]['matches']:.2f} [{low:.2f}, {high:.2f}]" in run.stdout
+    assert len(figures["head_to_head"]["elo"]) == len(names) and run.stdout.count(f" twin@{STEPS} ") == 1
     assert figures["policies"]["start"]["truth"]["eval/kuhn_poker/exploitability"] >= 0
     score = np.array(figures["head_to_head"]["score"])
     np.testing.assert_allclose((score + score.T)[~np.eye(len(names), dtype=bool)], 1.0)
-    assert "<svg" in out.with_suffix(".svg").read_text()
+    chart = out.with_suffix(".svg").read_text()
+    assert chart.startswith("<svg") and f"twin@{STEPS}" in chart
 
 
 def test_requests_are_balanced_over_seats_and_paired_by_seed():

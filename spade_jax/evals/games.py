@@ -151,7 +151,7 @@ def outcome(match: Match, seat: int) -> str | None:
 
 
 def table(matches: Sequence[Match]) -> list[dict[str, Any]]:
-    """A row for each game, opponent and seat ("both", 0, 1): counts of outcomes, and the 95 % interval of wins."""
+    """A row for each game, opponent and seat ("both", 0, 1): every outcome's count and 95 % interval of its share."""
     rows = []
     pairs = dict.fromkeys((match.request.game, _opponent(match)) for match in matches)
     for game, opponent in pairs:
@@ -160,20 +160,24 @@ def table(matches: Sequence[Match]) -> list[dict[str, Any]]:
             found = [outcome(m, _seat(m)) for m in mine if seat in ("both", _seat(m))]
             counts = {name: found.count(name) for name in OUTCOMES}
             total = sum(counts.values())
-            low, high = wilson_interval(counts["win"], total)
-            rows.append({"game": game, "opponent": opponent, "seat": seat, "matches": total, **counts,
-                         "win_low": low, "win_high": high})  # fmt: skip
+            row = {"game": game, "opponent": opponent, "seat": seat, "matches": total, **counts}
+            for name in OUTCOMES:
+                row[f"{name}_low"], row[f"{name}_high"] = wilson_interval(counts[name], total)
+            rows.append(row)
     return rows
 
 
 def outcome_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """{eval/<game>/<opponent>/<outcome>: share} of both seats together."""
-    return {
-        f"eval/{row['game']}/{row['opponent']}/{name}": row[name] / row["matches"] if row["matches"] else float("nan")
-        for row in rows
-        if row["seat"] == "both"
-        for name in OUTCOMES
-    }
+    """{tag: share}: eval/<game>/<opponent>/<outcome> of both seats, with <outcome>_low and _high; /seat0/, /seat1/."""
+    log = {}
+    for row in rows:
+        both = row["seat"] == "both"
+        prefix = f"eval/{row['game']}/{row['opponent']}/" + ("" if both else f"seat{row['seat']}/")
+        for name in OUTCOMES:
+            log[prefix + name] = row[name] / row["matches"] if row["matches"] else float("nan")
+            if both:
+                log |= {f"{prefix}{name}_{end}": row[f"{name}_{end}"] for end in ("low", "high")}
+    return log
 
 
 def _seat(match: Match) -> int:

@@ -64,6 +64,10 @@ def test_perfect_play_never_loses_and_is_counted_by_seat():
     assert rows[0]["win_low"] < rows[0]["win"] / 20 < rows[0]["win_high"]
     log = suite.outcome_metrics(rows)
     assert log["eval/tictactoe/minimax/draw"] == 1 and log["eval/tictactoe/random/win"] == rows[0]["win"] / 20
+    assert log["eval/tictactoe/random/seat1/win"] == rows[2]["win"] / 10
+    # Of 20 in 20, z = 1.96: 20 / (20 + z^2).
+    assert log["eval/tictactoe/minimax/draw_low"] == pytest.approx(20 / (20 + 1.96**2), abs=1e-4)
+    assert log["eval/tictactoe/minimax/loss_high"] == pytest.approx(1 - 20 / (20 + 1.96**2), abs=1e-4)
 
 
 def test_minimax_plays_tictactoe_only():
