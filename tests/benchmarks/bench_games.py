@@ -2,26 +2,28 @@
 
     python tests/benchmarks/bench_games.py [--matches=256] [--slots=64]
 
-With the package textarena its games are stepped, too.
+Of the games that TextArena has, too (extra `[textarena]`), its random play takes turns with ours: `raw` is without its
+wrappers, one object that is reset for every game, the least that it can do; `made` is as its users and our adapter have
+it, with wrappers, which show a text, and made anew for every game, since wrappers keep what was said before a reset.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import pathlib
 import random
-import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+import harness
 
 from configs import spiral_tiny_multi
 from spade_jax import compose
 from spade_jax.envs.games import GAMES, make_game
 from spade_jax.rollout import games
-from spade_jax.rollout.players import PolicyPlayer, random_player
+from spade_jax.rollout.players import PolicyPlayer
 from spade_jax.runtime.presets import resolve_preset
+
+# TextArena's names of games that are ours, too; both play five rounds of poker.
+TEXTARENA = {"tictactoe": "TicTacToe-v0", "kuhn_poker": "KuhnPoker-v0-short"}
 
 
 def ours(name: str, seconds: float) -> float:
@@ -36,17 +38,15 @@ def ours(name: str, seconds: float) -> float:
     return count / (time.perf_counter() - began)
 
 
-# TextArena's names of games that are ours, too; both play five rounds of poker.
-TEXTARENA = {"tictactoe": "TicTacToe-v0", "kuhn_poker": "KuhnPoker-v0-short"}
-
-
-def theirs(name: str, seconds: float) -> float:
-    """Games per second of uniform play in TextArena, each made once and reset for every play."""
+def theirs(name: str, seconds: float, *, raw: bool) -> float:
+    """Games per second of uniform play in TextArena."""
     import textarena  # optional, and slow to import
 
-    env = textarena.make(TEXTARENA[name])
+    env = textarena.make(f"{TEXTARENA[name]}-raw")
     rng, count, began = random.Random(0), 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
+        if not raw:
+            env = textarena.make(TEXTARENA[name])
         env.reset(num_players=2, seed=count)
         cells, done = rng.sample(range(9), 9), False
         while not done:
@@ -61,17 +61,30 @@ def theirs(name: str, seconds: float) -> float:
     return count / (time.perf_counter() - began)
 
 
-def by_policy(slots: int, matches: int) -> None:
+def in_one_process(record: harness.Record, seconds: float) -> None:
+    """Games per second of random play."""
+    found = importlib.util.find_spec("textarena") is not None
+    if not found:
+        print("textarena is not installed: left out")
+    for name in GAMES:
+        sides = {harness.OURS: lambda name=name: ours(name, seconds)}
+        if found and name in TEXTARENA:
+            sides |= {
+                "textarena raw": lambda name=name: theirs(name, seconds, raw=True),
+                "textarena made": lambda name=name: theirs(name, seconds, raw=False),
+            }
+        record.compare(name, "games/s", sides)
+
+
+def by_policy(record: harness.Record, slots: int, matches: int) -> None:
+    """Self-play of the embedded policy: speed, and the share of the rows computed that drew a token."""
     config = spiral_tiny_multi.get_config()
     config.sampler.slots = slots
     config = resolve_preset(config)
     template = compose.chat_template(config)
     model, params = compose.policy(config, template)
     engine = compose.engine(config, model, params, template, compose.mesh(config, model))
-    players = {
-        "policy": PolicyPlayer(engine, template, compose.policy_settings(config, 1.0)),
-        "random": random_player(),
-    }
+    players = {"policy": PolicyPlayer(engine, template, compose.policy_settings(config, 1.0))}
     settings = compose.match_settings(config)
     for name in config.selfplay.games:
         for label in ("warm", "timed"):
@@ -80,24 +93,25 @@ def by_policy(slots: int, matches: int) -> None:
             played = games.play_matches(players, requests, settings)
             seconds, counters = time.perf_counter() - began, engine.take_counters()
         moves = sum(len(match.moves) for match in played)
-        print(
-            f"{name:<22}{matches / seconds:8.1f} games/s {moves / seconds:8.0f} moves/s  slot occupancy "
-            f"{counters.occupancy:.2f} of {slots} slots, {settings.live} of {matches} matches under way"
-        )
+        how = f"{name}, {min(settings.live, matches)} of {matches} matches under way, {slots} slots"
+        record.one(how, matches / seconds, "games/s")
+        record.one(how, moves / seconds, "moves/s")
+        record.one(how, counters.occupancy, "slot occupancy")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--matches", type=int, default=256)
-    parser.add_argument("--slots", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=1.0)
-    arguments = parser.parse_args()
-    for name in GAMES:
-        print(f"{name:<22}{ours(name, arguments.seconds):8.0f} games/s of random play in one process")
-    if importlib.util.find_spec("textarena"):
-        for name, theirs_name in TEXTARENA.items():
-            print(f"{theirs_name:<22}{theirs(name, arguments.seconds):8.0f} games/s of random play in TextArena")
-    by_policy(arguments.slots, arguments.matches)
+    options = harness.arguments(
+        __doc__,
+        matches={"type": int, "default": 256, "help": "of each game by the policy"},
+        slots={"type": int, "default": 64, "help": "of the sampler"},
+        seconds={"type": float, "default": 1.0, "help": "of random play a turn"},
+        parts={"choices": ("all", "random", "policy"), "default": "all", "help": "what is measured"},
+    )
+    record = harness.Record(options)
+    if options.parts != "policy":
+        in_one_process(record, options.seconds)
+    if options.parts != "random":
+        by_policy(record, options.slots, options.matches)
 
 
 if __name__ == "__main__":
