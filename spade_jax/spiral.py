@@ -72,7 +72,10 @@ def spiral(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> boo
             if selfplay.opponent != "self":
                 name = opponents.draw(step, scores)
                 players[OPPONENT] = opponents.player(name, temperature)
-            matches = games.play_matches(players, match_requests(config, step), settings)
+            requests = match_requests(config, step)
+            matches = games.play_matches(
+                players, requests, settings, deadline_secs=config.rollout.deadline_secs
+            )
         log |= games.match_metrics(matches)
         if void := games.void_reasons(matches):
             session.say(f"step {step + 1}/{config.run.steps}  void matches: {void}")

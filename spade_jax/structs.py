@@ -29,6 +29,8 @@ DRAW = "draw"  # of a two-player game
 TRUNCATED = "truncated"
 VOID = "void"
 
+PAST_DEADLINE = "deadline"  # why an episode is void that had not ended when its rollout had to
+
 BOX = "\\boxed{"
 
 

@@ -135,7 +135,9 @@ def spade(stack: contextlib.ExitStack, config: ConfigDict, workdir: str) -> bool
                 seeds=config.rollout.seeds,
                 paired=config.method.paired_seeds,
             )
-            episodes = episodes_lib.play_episodes(engine, pool, template, requests, playing)
+            episodes = episodes_lib.play_episodes(
+                engine, pool, template, requests, playing, deadline_secs=config.rollout.deadline_secs
+            )
 
         # ==============================================================
         # 3. Regret: what the hint is worth, seed by seed.

@@ -27,6 +27,7 @@ from spade_jax.rollout.players import Answer, Question, command_of, first_prompt
 _MAX_BYTES = 1 << 20  # of a reply
 _CHUNK = 1 << 14
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 60.0  # seconds before a request is repeated; doubled each time
+_WAIT_SECS = 0.5  # of the caller, who may have a deadline
 _TRANSIENT = (408, 409, 425, 429, 500, 502, 503, 504)
 
 
@@ -180,7 +181,7 @@ class EndpointPlayer:
         self._asked[self._threads.submit(self._response, text)] = question
 
     def answers(self, wait: bool) -> list[Answer]:
-        timeout = None if wait else 0
+        timeout = _WAIT_SECS if wait else 0
         done, _ = concurrent.futures.wait(self._asked, timeout, concurrent.futures.FIRST_COMPLETED)
         answers = []
         for future in [future for future in self._asked if future in done]:

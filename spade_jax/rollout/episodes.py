@@ -9,14 +9,14 @@ may round differently in a batch of another shape. With `reply_blocks >= 1` the
 reply to a command asked for after decode block b is taken up after block
 b + `reply_blocks`, whether it arrived earlier or has to be waited for: the
 schedule, hence every bit, is then a function of the seeds alone. With 0 replies
-are taken up as they come.
+are taken up as they come. A deadline that passes makes it a function of time.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from spade_jax.runtime.seeds import environment_seed
 from spade_jax.sampler import Engine, Response, SamplingConfig
 from spade_jax.sandbox import Pool, Reply
 from spade_jax.tokens import chat, parsing
+
+_PATIENCE_SECS = 0.1  # between two looks at the clock while nothing but replies is waited for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,17 +123,25 @@ def play_episodes(
     template: chat.ChatTemplate,
     requests: Sequence[EpisodeRequest],
     settings: EpisodeSettings,
+    *,
+    deadline_secs: float = 0.0,
 ) -> list[structs.Episode]:
     """Plays all `requests`, of several processes each its share, and returns their episodes in the same order.
 
     Whatever a program does costs its own episode (status VOID) and nothing else.
+
+    Args:
+      deadline_secs: after which what has not ended, or not begun, is void (PAST_DEADLINE), in every process, see
+        `hosts.deadline`; 0 for none.
     """
-    return hosts.spread(
-        requests,
-        lambda share: _Loop(engine, pool, template, share, settings).run(),
-        structs.Episode,
-        structs.Turn,
-    )
+    name = requests[0].conversation_id if requests else ""
+    with hosts.deadline(name, deadline_secs) as over:
+        return hosts.spread(
+            requests,
+            lambda share: _Loop(engine, pool, template, share, settings, over, patient=not deadline_secs).run(),
+            structs.Episode,
+            structs.Turn,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,12 +155,15 @@ class _Request:
 
 
 class _Loop:
-    def __init__(self, engine, pool, template, requests, settings):
+    def __init__(self, engine, pool, template, requests, settings, over: Callable[[], bool], *, patient: bool):
         self._engine: Engine = engine
         self._pool: Pool = pool
         self._template: chat.ChatTemplate = template
         self._settings: EpisodeSettings = settings
-        self._waiting = collections.deque(_Play(i, request) for i, request in enumerate(requests))
+        self._over = over
+        self._patience = None if patient else _PATIENCE_SECS
+        self._plays = [_Play(i, request) for i, request in enumerate(requests)]
+        self._waiting = collections.deque(self._plays)
         self._episodes: list[structs.Episode | None] = [None] * len(requests)
         self._asked: list[_Request] = []  # in the order they were asked
         self._arrived: dict[int, Reply] = {}
@@ -160,13 +173,16 @@ class _Loop:
 
     def run(self) -> list[structs.Episode]:
         try:
-            while self._waiting or self._live:
+            while (self._waiting or self._live) and not self._over():
                 self._start()
                 for response in self._engine.step():
                     self._responded(self._speaking[response.handle], response)
                 self._block += 1
                 for request in self._due():
                     self._replied(request.play, request.method, self._arrived.pop(request.ticket))
+            for play in self._plays:
+                if self._episodes[play.index] is None:
+                    self._finish(play, structs.VOID, reason=structs.PAST_DEADLINE)
         finally:
             for play in [*self._speaking.values(), *(request.play for request in self._asked)]:
                 self._release(play)
@@ -189,12 +205,14 @@ class _Loop:
         """The requests whose replies are taken up now, in the order they were asked."""
         idle = not self._engine.busy
         if self._settings.reply_blocks == 0:
-            self._collect(None if idle and self._asked else 0.0)
+            self._collect(self._patience if idle and self._asked else 0.0)
             due = [request for request in self._asked if request.ticket in self._arrived]
         else:
             due = [r for r in self._asked if idle or r.block + self._settings.reply_blocks <= self._block]
             while any(request.ticket not in self._arrived for request in due):
-                self._collect(None)
+                if self._over():
+                    return []
+                self._collect(self._patience)
         taken = {request.ticket for request in due}
         self._asked = [request for request in self._asked if request.ticket not in taken]
         return due

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spade_jax import structs
@@ -108,19 +108,33 @@ class _Play:
 
 
 def play_matches(
-    players: Mapping[str, Player], requests: Sequence[MatchRequest], settings: MatchSettings
+    players: Mapping[str, Player],
+    requests: Sequence[MatchRequest],
+    settings: MatchSettings,
+    *,
+    deadline_secs: float = 0.0,
 ) -> list[Match]:
     """Plays all `requests`, of several processes each its share; returns the matches in the same order.
 
-    The same players, requests and settings give the same matches, unless a player answers from outside.
+    The same players, requests and settings give the same matches, unless a player answers from outside or the deadline
+    passes.
+
+    Args:
+      deadline_secs: after which what has not ended, or not begun, is void (PAST_DEADLINE), in every process, see
+        `hosts.deadline`; 0 for none.
     """
-    return hosts.spread(
-        requests, lambda share: _play_all(players, share, settings), Match, MatchRequest, structs.Turn
-    )
+    name = requests[0].id if requests else ""
+    with hosts.deadline(name, deadline_secs) as over:
+        return hosts.spread(
+            requests, lambda share: _play_all(players, share, settings, over), Match, MatchRequest, structs.Turn
+        )
 
 
 def _play_all(
-    players: Mapping[str, Player], requests: Sequence[MatchRequest], settings: MatchSettings
+    players: Mapping[str, Player],
+    requests: Sequence[MatchRequest],
+    settings: MatchSettings,
+    over: Callable[[], bool],
 ) -> list[Match]:
     waiting = collections.deque(enumerate(requests))
     live: dict[str, _Play] = {}
@@ -159,7 +173,7 @@ def _play_all(
         else:
             ask(play)
 
-    while waiting or live:
+    while (waiting or live) and not over():
         while waiting and len(live) < settings.live:
             index, request = waiting.popleft()
             game = make_game(request.game, request.seed, **settings.options.get(request.game, {}))
@@ -168,9 +182,14 @@ def _play_all(
         # First without waiting: nobody blocks while another has an answer.
         answers = [answer for player in players.values() for answer in player.answers(wait=False)]
         if not answers:
-            answers = next((found for player in players.values() if (found := player.answers(wait=True))), [])
+            to_move = {play.request.players[play.game.player] for play in live.values()}
+            answers = next(player for name, player in players.items() if name in to_move).answers(wait=True)
         for answer in answers:
             answered(live[answer.match], answer)
+    for play in list(live.values()):
+        end(play, VOID, (0.0, 0.0), reason=structs.PAST_DEADLINE)
+    for index, request in waiting:
+        matches[index] = Match(request, (0.0, 0.0), VOID, None, (), ((), ()), structs.PAST_DEADLINE)
     return matches
 
 
@@ -192,7 +211,10 @@ def void_reasons(matches: Sequence[Match]) -> str:
 
 def match_metrics(matches: Sequence[Match]) -> dict[str, float]:
     """{tag: value} by game, and the share of matches that nobody is to blame for."""
-    log = {"selfplay/void_share": mean_or_nan([match.ending == VOID for match in matches])}
+    log = {
+        "selfplay/void_share": mean_or_nan([match.ending == VOID for match in matches]),
+        "selfplay/deadline_share": mean_or_nan([match.reason == structs.PAST_DEADLINE for match in matches]),
+    }
     for name in sorted({match.request.game for match in matches}):
         played = [match for match in matches if match.request.game == name and match.ending != VOID]
         turns = [turn for match in played for seat in range(SEATS) for turn in match.turns[seat]]

@@ -137,6 +137,7 @@ def agent_metrics(episodes: Sequence[structs.Episode]) -> dict[str, float]:
         "agent/return": mean_or_nan([e.episode_return for e in plain]),
         "agent/turns": mean_or_nan([len(e.turns) for e in plain]),
         "agent/void_share": mean_or_nan([e.status == structs.VOID for e in episodes]),
+        "agent/deadline_share": mean_or_nan([e.reason == structs.PAST_DEADLINE for e in episodes]),
     }
 
 

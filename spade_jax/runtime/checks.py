@@ -122,6 +122,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "rollout.max_turns": (1, math.inf),
     "rollout.reply_blocks": (1, math.inf),
     "rollout.max_staleness": (0, math.inf),
+    "rollout.deadline_secs": (0, math.inf),
     "selfplay.matches": (2, math.inf),
     "selfplay.max_moves": (1, math.inf),
     "selfplay.invalid_penalty": (0, 10),

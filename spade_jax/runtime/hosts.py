@@ -4,19 +4,23 @@ What a process finds out by itself (what its sampler drew, what its sandbox answ
 exchanged here. From then on all hold the same values and compute the same from them, so nothing else has to be agreed
 on. A process by itself exchanges nothing. Call everything here in the same order in every process.
 
-Values travel as JSON with the bytes of arrays behind it: exact, and nothing that arrives is ever executed.
+Values travel as JSON with the bytes of arrays behind it: exact, and nothing that arrives is ever executed. A deadline
+goes through the store of the coordination service instead, in which nobody waits for anybody.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import struct
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from jax._src import distributed  # whose store of keys and values JAX makes public nowhere
 from jax.experimental import multihost_utils
 
 from spade_jax.runtime.errors import RunError, UsageError
@@ -26,6 +30,7 @@ Item = TypeVar("Item")
 
 _LENGTH = struct.Struct("<q")
 _LEAST_BYTES = 1 << 12  # of a message: shapes are padded to powers of two, so that few programs are compiled
+_LOOK_SECS = 0.1  # between two looks for a deadline that the first process may have announced
 _ERRORS = {error.__name__: error for error in (UsageError, RunError)}
 
 
@@ -82,6 +87,45 @@ def from_first(work: Callable[[], T], *structs: type) -> T:
         kind, message = error
         raise _ERRORS[kind](message)
     return value
+
+
+@contextlib.contextmanager
+def deadline(name: str, secs: float) -> Iterator[Callable[[], bool]]:
+    """Gives work a deadline, and a function that tells whether it has passed.
+
+    It passes `secs` seconds after the first process came here, by that one's clock: a thread of its announces it to the
+    others, however busy its own work is. What `gather` or `spread` brings together belongs inside, so that the first
+    process is still there to decide while another has work to do.
+
+    Args:
+      name: the same in every process, and no other deadline's while they are joined.
+      secs: 0 for none.
+    """
+    if not secs:
+        yield lambda: False
+        return
+    over, left = threading.Event(), threading.Event()
+    store, key = distributed.global_state.client, f"spade_jax/deadline/{name}"  # None in a process by itself
+
+    def announce() -> None:
+        if not left.wait(secs):
+            over.set()
+            if store is not None:
+                store.key_value_set(f"{key}/passed", "")
+
+    def listen() -> None:
+        while not left.wait(_LOOK_SECS):
+            if store.key_value_dir_get(key):
+                over.set()
+                return
+
+    thread = threading.Thread(target=announce if is_first() else listen, name="deadline", daemon=True)
+    thread.start()
+    try:
+        yield over.is_set
+    finally:
+        left.set()
+        thread.join()
 
 
 def _padded(data: np.ndarray, size: int) -> np.ndarray:

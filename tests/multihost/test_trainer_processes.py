@@ -1,4 +1,4 @@
-"""The whole loop on several processes: the numbers of one, the same memory in all, and one of them killed.
+"""The whole loop on several processes: the numbers of one, the same memory in all, one of them killed, one stalled.
 
 Small enough for every build; `trainer_runs.py` has the commands for more processes and every moment of death.
 """
@@ -6,6 +6,7 @@ Small enough for every build; `trainer_runs.py` has the commands for more proces
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import trainer_runs
@@ -52,3 +53,18 @@ def test_one_is_killed_while_sampling_and_all_start_again(two, tmp_path):
     found = run(tmp_path, 2, algorithm)
     assert json.dumps(found[0][-1]) == json.dumps(expected[0][-1])
     assert trainer_runs.same_on_all_hosts([steps[-1:] for steps in found])
+
+
+@pytest.mark.slow
+def test_one_whose_sandbox_does_not_answer_holds_up_the_others_until_the_deadline(tmp_path):
+    extra = ("--config.rollout.deadline_secs=40",)
+    codes = trainer_runs.finish(
+        trainer_runs.start(tmp_path, 2, 1, algorithm="spade", kill="1:stall:1", extra=extra), TIMEOUT
+    )
+    assert codes == [0, 0], (tmp_path / "log.0").read_text(encoding="utf-8")[-2000:]
+    found = trainer_runs.held(tmp_path)
+    assert trainer_runs.same_on_all_hosts(found)
+    before, stalled = (step["scalars"] for step in found[0])
+    # Half of the episodes were the stalled one's; the step goes on with the others.
+    assert before["agent/deadline_share"] == 0 and stalled["agent/deadline_share"] == 0.5
+    assert stalled["learner/tokens"] > 0 and math.isfinite(stalled["learner/loss"])

@@ -4,7 +4,8 @@
 
 Process i appends a JSON line per step to OUT.i: losses and other scalars, digests of the memory and of the host state,
 the baselines. WHEN is "-", or PROCESS:PHASE:STEP, where that process kills itself in that phase (play, update,
-checkpoint) of that step. FLAGS are the trainer's.
+checkpoint) of that step; with "stall" for the phase it lives, but while it plays its sandbox does not answer. FLAGS
+are the trainer's.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 
 from spade_jax import compose, train
 from spade_jax.runtime.checkpoint import Checkpointer
+from spade_jax.sandbox import Pool, Reply
 from spade_jax.session import Session
 
 _IN_THE_MIDDLE = 0.2  # seconds from the begin of a phase to the end of the process
@@ -33,6 +35,7 @@ def observe(out: str, when: str) -> None:
     process, phase, step = when.split(":") if when != "-" else ("-1", "", "-1")
     make_memory, memories = compose.memory, []
     finish, write, begin, save = Session.finish, Session.log_scalars, Session.phase, Checkpointer.save
+    poll, stalled = Pool.poll, threading.Event()
     held: dict[int, dict[str, Any]] = {}  # by step, until its update has ended
 
     def memory(*args: Any) -> Any:
@@ -60,6 +63,7 @@ def observe(out: str, when: str) -> None:
     def begin_and_die(self: Session, name: str, at: int) -> Any:
         if name == phase and doomed(at):
             threading.Thread(target=lambda: (time.sleep(_IN_THE_MIDDLE), die()), daemon=True).start()
+        (stalled.set if phase == "stall" and name == "play" and doomed(at) else stalled.clear)()
         return begin(self, name, at)
 
     def save_and_die(self: Checkpointer, at: int, *args: Any) -> None:
@@ -67,6 +71,13 @@ def observe(out: str, when: str) -> None:
         if phase == "checkpoint" and doomed(at - 1):
             die()
 
+    def poll_or_wait(self: Pool, timeout: float | None = 0.0) -> list[Reply]:
+        if not stalled.is_set():
+            return poll(self, timeout)
+        time.sleep(3600.0 if timeout is None else timeout)
+        return []
+
+    Pool.poll = poll_or_wait
     compose.memory, Session.finish, Session.log_scalars, Session.phase, Checkpointer.save = (
         memory, finish_and_hold, write_and_tell, begin_and_die, save_and_die,
     )  # fmt: skip

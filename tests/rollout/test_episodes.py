@@ -1,5 +1,6 @@
 import dataclasses
 import random
+import time
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from spade_jax.envs import bundled
 from spade_jax.envs.families import base
 from spade_jax.learner.logprobs import model_logprobs
 from spade_jax.rollout import episodes as episodes_lib
+from spade_jax.rollout import measure
 from spade_jax.rollout.trajectories import conversation_trajectory
 from spade_jax.sampler import Response, SamplingConfig
 
@@ -181,6 +183,36 @@ def test_everything_is_released_when_the_caller_is_interrupted(make_engine, pool
     assert not engine.busy
     (episode,) = episodes_lib.play_episodes(engine, pool, template, requests([record()])[:1], SETTINGS)
     assert episode.status == structs.FAILURE
+
+
+# Its second reply comes long after every deadline here, and well within the sandbox's own limit.
+SLUGGISH = "import time\n" + COUNTER.replace("Counter", "Sluggish").replace(
+    "        self.turn += 1\n", "        self.turn += 1\n        time.sleep(1.9 * (self.turn == 2))\n"
+)
+
+
+@pytest.mark.parametrize("reply_blocks", [0, 1])
+def test_what_a_deadline_finds_unfinished_is_void_and_the_rest_is_as_without_one(
+    make_engine, pool, template, reply_blocks
+):
+    settings = dataclasses.replace(SETTINGS, reply_blocks=reply_blocks, crashes_are_void=False)
+    asked = requests([record(), record(SLUGGISH, "Sluggish")], seeds=1)
+    engine = make_engine(slots=2)
+    fine = episodes_lib.play_episodes(engine, pool, template, asked[:2], settings, deadline_secs=600.0)
+    for without, with_one in zip(
+        episodes_lib.play_episodes(engine, pool, template, asked[:2], settings), fine, strict=True
+    ):
+        same_episode(without, with_one)
+    # One environment at a time: the last one has not even begun.
+    one_by_one = dataclasses.replace(settings, max_live=1)
+    began = time.monotonic()
+    *_, slow, never = episodes_lib.play_episodes(engine, pool, template, asked, one_by_one, deadline_secs=0.7)
+    assert time.monotonic() - began < 1.9
+    assert (slow.status, slow.reason) == (never.status, never.reason) == (structs.VOID, structs.PAST_DEADLINE)
+    assert len(slow.turns) <= 2 and slow.episode_return == 0.0 and never.turns == ()
+    assert not engine.busy
+    assert np.isnan(measure.wins([slow, never])).all()
+    assert measure.agent_metrics([*fine, slow, never])["agent/deadline_share"] == 0.5
 
 
 class ScriptedEngine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import random
+import time
 
 import numpy as np
 import pytest
@@ -159,6 +160,28 @@ def test_a_player_that_fails_voids_its_matches_only():
     assert [match.ending for match in matches] == [games.VOID] * 3 + [games.BY_RULES] * 3
     assert matches[0].episode(0).status == structs.VOID and matches[0].reason == "no connection"
     assert games.match_metrics(matches)["selfplay/void_share"] == 0.5
+
+
+def test_a_player_who_never_answers_holds_up_nobody_beyond_the_deadline():
+    class Silent:
+        def ask(self, question):
+            pass
+
+        def answers(self, wait):
+            time.sleep(0.01 * wait)
+            return []
+
+        def end(self, match):
+            pass
+
+    asked = [*requests("kuhn_poker", 2), *requests("kuhn_poker", 3, ("a", "b"), "other")]
+    players = {"b": Silent(), "a": random_player()}
+    matches = games.play_matches(players, asked, settings(live=3), deadline_secs=0.3)
+    assert [match.ending for match in matches] == [games.BY_RULES] * 2 + [games.VOID] * 3
+    assert games.match_metrics(matches)["selfplay/deadline_share"] == 0.6
+    assert matches[0] == games.play_matches(players, asked[:1], settings())[0]
+    episode = matches[-1].episode(1)
+    assert episode.status == structs.VOID and episode.episode_return == 0.0 and not episode.turns
 
 
 def test_random_matches_do_not_depend_on_what_goes_on_beside_them():

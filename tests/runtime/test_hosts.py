@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 
 import numpy as np
 import pytest
@@ -71,3 +72,16 @@ def test_a_process_by_itself_does_all_the_work():
     assert hosts.is_first()
     assert hosts.spread([1, 2, 3], lambda share: [2 * item for item in share]) == [2, 4, 6]
     assert hosts.gather("x") == ["x"] and hosts.from_first(lambda: 5) == 5
+
+
+def test_a_deadline_passes_in_its_time_and_none_never_does():
+    with hosts.deadline("none", 0) as over:
+        assert not over()
+    with hosts.deadline("short", 0.05) as over:
+        assert not over()
+        time.sleep(0.3)
+        assert over()
+    began = time.monotonic()
+    with hosts.deadline("long", 600) as over:  # whose thread does not keep anybody
+        assert not over()
+    assert time.monotonic() - began < 5
