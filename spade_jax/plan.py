@@ -2,8 +2,9 @@
 
     python -m spade_jax.plan --config=configs/spade_qwen3_4b.py --devices=8 --device_kind=h100-80g
 
-Compiles the learner's gradient, a prefill and a decode block for as many simulated devices, with shapes in place of
-weights, and prints what each device would hold, what it would send to the others and how fast it could be at best.
+Compiles the learner's gradient for as many simulated devices, and a prefill and a decode block for those of one
+process, with shapes in place of weights, and prints what each device would hold, what it would send to the others and
+how fast it could be at best.
 `policy.init` may be a folder with nothing but the model's config.json. Temporary memory and communication are those
 that XLA's CPU compiler plans: a guide, no promise.
 """
@@ -23,7 +24,7 @@ from jax.sharding import NamedSharding
 from ml_collections import ConfigDict, config_flags
 
 from spade_jax import compose
-from spade_jax.learner import partitioning
+from spade_jax.learner import partitioning, publish
 from spade_jax.learner import state as state_lib
 from spade_jax.learner.batch import Stack
 from spade_jax.learner.batch import pack as pack_rows
@@ -31,6 +32,7 @@ from spade_jax.learner.objective import Sums
 from spade_jax.learner.step import make_accumulate
 from spade_jax.policy import (
     Decoder,
+    cast_params,
     count_active_params,
     count_params,
     init_cache,
@@ -49,7 +51,8 @@ from spade_jax.sampler.sampling import pack
 from spade_jax.structs import Trajectory
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The configuration to be planned.")
-_DEVICES = flags.DEFINE_integer("devices", 8, "Number of devices.", lower_bound=1)
+_DEVICES = flags.DEFINE_integer("devices", 8, "Number of devices, of all processes together.", lower_bound=1)
+_PROCESSES = flags.DEFINE_integer("processes", 1, "Number of processes, that is of hosts as a rule.", lower_bound=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +82,11 @@ def main(argv: Sequence[str]) -> None:
     del argv
     config = resolve_preset(_CONFIG.value)
     checks.check_config(config)
+    checks.check_processes(config, _PROCESSES.value)
+    if _DEVICES.value % _PROCESSES.value:
+        raise UsageError(
+            f"--devices={_DEVICES.value} are not shared evenly by --processes={_PROCESSES.value}; use a divisor"
+        )
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", _DEVICES.value)
     kind = KINDS[_KIND.value]
@@ -90,12 +98,18 @@ def main(argv: Sequence[str]) -> None:
         raise UsageError(str(error)) from error
     checks.check_mesh(dict(mesh.shape), dataclasses.asdict(shape))
 
-    held, gradient = resident(config, model, mesh), compile_gradient(config, model, mesh)
-    needed = temporary(config, model, mesh, gradient)
+    own = sampler_mesh(mesh, _PROCESSES.value)
+    held, gradient = resident(config, model, mesh, own), compile_gradient(config, model, mesh)
+    prefilled, decoded = compile_sampler(config, model, own)
+    needed = temporary(config, mesh, gradient, prefilled, decoded)
+    new, kept = handed_over(config, model, mesh, own)
+    if new:
+        needed["new weights beside the old"] = new + (kept if own.size < mesh.size else 0.0)
     overlapping = config.rollout.max_staleness > 0  # then the sampler needs its own beside the update
     total = sum(held.values()) + (sum if overlapping else max)(needed.values())
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
-    print(f"{_DEVICES.value} x {_KIND.value}: {axes}; GB per device")
+    hosts = f", {_PROCESSES.value} processes" if _PROCESSES.value > 1 else ""
+    print(f"{_DEVICES.value} x {_KIND.value}{hosts}: {axes}; GB per device")
     for name, size in held.items():
         print(f"  {name:<34}{size / 1e9:>9.2f}")
     for name, size in needed.items():
@@ -105,19 +119,38 @@ def main(argv: Sequence[str]) -> None:
     print(f"  {'in all':<34}{total / 1e9:>9.2f}   of {room / 1e9:.1f} usable")
     fits = total <= room
     print("fits" if fits else f"does not fit: {remedy(held | needed)}")
-    traffic = collectives.count(gradient.as_text())
-    sent = sum(operation.sent for operation in traffic.values())
-    parts = ", ".join(f"{name} {operation.sent / 1e9:.3g}" for name, operation in sorted(traffic.items()))
-    print(f"each device sends {sent / 1e9:.3g} GB per micro-batch ({parts or 'nothing'})")
+    print(f"each device sends {_sent(collectives.count(gradient.as_text()))} per micro-batch")
+    block = config.sampler.block
+    print(f"each device sends {_sent(collectives.count(decoded.as_text(), block), block)} per decode step")
+    print(f"each device sends {_sent(collectives.count(prefilled.as_text()))} per prefill")
+    if _PROCESSES.value > 1:
+        print(f"each device receives {(new - kept) / 1e9:.3g} GB of new weights per update")
 
     parts = state_lib.split_trained(model, state_lib.abstract_params(model))
     trained, frozen = (count_active_params(part, shape) for part in parts)
     again = 2 * (trained + frozen) if shape.remat else 0  # the forward pass, recomputed
-    tokens = config.learner.micro_batch_tokens
+    tokens = math.prod(micro_batch(config, mesh))
     flops = (training_flops(trained, frozen) + again) * tokens
     print(f"micro-batch of {tokens} tokens: at best {flops / (_DEVICES.value * kind.flops):.2f} s")
-    read = held["sampler's weights"] + held["cache"]
+    read = sampler_bytes(config, model, own) + held["cache"]
     print(f"decode step of {config.sampler.slots} slots at full context: at best {read / kind.bandwidth * 1e3:.1f} ms")
+
+
+def _sent(traffic: dict[str, collectives.Traffic], times: int = 1) -> str:
+    parts = [f"{name} {operation.sent / times / 1e9:.3g}" for name, operation in sorted(traffic.items())]
+    total = sum(operation.sent for operation in traffic.values()) / times
+    return f"{total / 1e9:.3g} GB ({', '.join(parts) or 'nothing'})"
+
+
+def sampler_mesh(mesh: jax.sharding.Mesh, processes: int) -> jax.sharding.Mesh:
+    """The mesh of one of several processes, as `publish.local_mesh` makes it."""
+    if processes == 1:
+        return mesh
+    devices = mesh.size // processes
+    sizes = publish.local_sizes(mesh.shape, devices)
+    return jax.make_mesh(
+        tuple(sizes.values()), tuple(sizes), axis_types=mesh.axis_types, devices=jax.devices()[:devices]
+    )
 
 
 def bytes_per_device(tree: Any, shardings: Any) -> float:
@@ -147,27 +180,62 @@ def _cache(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> tuple
     return shapes, NamedSharding(mesh, cache_spec(mesh, sampler.slots, model.config.num_kv_heads))
 
 
-def resident(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> dict[str, float]:
-    """What a device holds throughout a step, in bytes."""
+def sampler_bytes(config: ConfigDict, model: Decoder, own: jax.sharding.Mesh) -> float:
+    """Of the weights that a device draws with."""
+    params, sampler = state_lib.abstract_params(model), _sampler_params(config, model)
+    # What the conversion makes of a weight stays where the weight is; the divisors of int8 are next to nothing.
+    share = bytes_per_device(params, state_lib.param_shardings(model, own)) / _size(params)
+    return share * _size(sampler)
+
+
+def _size(tree: Any) -> float:
+    return float(sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)))
+
+
+def _plain(config: ConfigDict, model: Decoder) -> bool:
+    """Whether the sampler draws with the weights themselves, cast."""
+    return config.sampler.weight_dtype == "policy" and model.config.lora is None
+
+
+def handed_over(
+    config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh, own: jax.sharding.Mesh
+) -> tuple[float, float]:
+    """Bytes of the copy that the learner hands to the sampler on a device, and of what was there already of it.
+
+    (0, 0) where it hands over its own arrays: a single process whose rollouts wait for updates.
+    """
+    if own.size == mesh.size and not config.rollout.max_staleness:
+        return 0.0, 0.0
+    shapes = state_lib.abstract_params(model)
+    if _plain(config, model):
+        shapes = jax.eval_shape(lambda params: cast_params(params, model.config.dtype), shapes)
+    new, kept = (bytes_per_device(shapes, state_lib.param_shardings(model, on)) for on in (own, mesh))
+    return new, kept
+
+
+def resident(
+    config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh, own: jax.sharding.Mesh
+) -> dict[str, float]:
+    """What a device holds throughout a step, in bytes, of the learner on `mesh` and of its process's sampler."""
     params, shardings = state_lib.abstract_params(model), state_lib.param_shardings(model, mesh)
     trained, trained_shardings = (state_lib.split_trained(model, tree)[0] for tree in (params, shardings))
     optimizer = state_lib.make_optimizer(compose.optimizer_config(config), model)
     moments = jax.eval_shape(optimizer.init, trained)
     moment_shardings = state_lib.state_shardings(model, optimizer, mesh).opt_state
     weights, gradient = bytes_per_device(params, shardings), bytes_per_device(trained, trained_shardings)
-    cache, cache_sharding = _cache(config, model, mesh)
-    sampler = _sampler_params(config, model)
-    # What the conversion makes of a weight stays where the weight is; the divisors of int8 are next to nothing.
-    share = weights / sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
-    copy = share * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(sampler))
+    cache, cache_sharding = _cache(config, model, own)
+    sampler, drawn = _sampler_params(config, model), sampler_bytes(config, model, own)
+    handed, _ = handed_over(config, model, mesh, own)
     return {
         "weights": weights,
         "gradient": gradient,
         "optimiser": bytes_per_device(moments, moment_shardings),
         "reference policy": gradient if config.learner.kl_coefficient > 0 else 0.0,
-        "sampler's weights": weights if sampler == params else copy,
+        # Converted from a copy, which stays; or that copy itself; or, without either, the learner's own.
+        "weights behind the sampler's": 0.0 if _plain(config, model) else handed,
+        "sampler's weights": drawn if handed or sampler != params else 0.0,
         # What decoding uses: a copy of the layers, cut up.
-        "sampler's layers": copy * count_params(sampler["layers"]) / count_params(sampler),
+        "sampler's layers": drawn * count_params(sampler["layers"]) / count_params(sampler),
         "cache": bytes_per_device(cache, jax.tree.map(lambda _: cache_sharding, cache)),
     }
 
@@ -178,17 +246,38 @@ def placed_params(model: Decoder, mesh: jax.sharding.Mesh) -> Any:
 
 
 def temporary(
-    config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh, gradient: jax.stages.Compiled
+    config: ConfigDict,
+    mesh: jax.sharding.Mesh,
+    gradient: jax.stages.Compiled,
+    prefilled: jax.stages.Compiled,
+    decoded: jax.stages.Compiled,
 ) -> dict[str, float]:
     """What a device needs within a compiled function beyond its arguments, in bytes."""
-    placed, (count, length) = placed_params(model, mesh), micro_batch(config, mesh)
+    (count, length), (R, P) = micro_batch(config, mesh), _prompt(config)
+    return {
+        f"gradient of {count} x {length} tokens": _temporary(gradient),
+        f"prefill of {R} x {P} tokens": _temporary(prefilled),
+        f"decode block of {config.sampler.block} steps": _temporary(decoded),
+    }
+
+
+def _prompt(config: ConfigDict) -> tuple[int, int]:
+    """Rows and tokens of the prefill."""
+    return min(_PREFILL[0], config.sampler.slots), min(_PREFILL[1], config.sampler.context)
+
+
+def compile_sampler(
+    config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh
+) -> tuple[jax.stages.Compiled, jax.stages.Compiled]:
+    """A prefill and a decode block of one process, all slots busy, at full context."""
+    placed = placed_params(model, mesh)
     sampler, merged = config.sampler, Decoder(model.config.merged)
     _, low = split_adapters(placed)
     if sampler.weight_dtype == "policy":
         low = cast_like(low, _sampler_params(config, model))
     shapes, sharding = _cache(config, model, mesh)
     cache = jax.tree.map(lambda s: _placed(s, sharding), shapes)
-    R, P = min(_PREFILL[0], sampler.slots), min(_PREFILL[1], sampler.context)
+    R, P = _prompt(config)
     numbers = np.zeros(R, np.int32)
     with jax.set_mesh(mesh):
         filled = prefill.lower(
@@ -203,11 +292,7 @@ def temporary(
             Decoder(merged.config, unrolled=True), layerwise(low, merged.config.num_layers), cache, state, None,
             jax.random.key(0), 0, steps=sampler.block, window=sampler.context, sharding=sharding,
         ).compile()  # fmt: skip
-    return {
-        f"gradient of {count} x {length} tokens": _temporary(gradient),
-        f"prefill of {R} x {P} tokens": _temporary(filled),
-        f"decode block of {sampler.block} steps": _temporary(decoded),
-    }
+    return filled, decoded
 
 
 def micro_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> tuple[int, int]:

@@ -23,19 +23,47 @@ def plan(*arguments):
 def test_figures_by_hand_on_eight_devices():
     run = plan("--devices=8", "--config.mesh.fsdp=2", "--config.mesh.expert=4", "--config.policy.dtype=bfloat16",
                "--config.policy.architecture.vocab_size=800000")  # fmt: skip
-    assert run.returncode == 0, run.stderr[-2000:]
+    figures = figures_of(run)
     assert "8 x h100-80g: data 1, fsdp 2, tensor 1, expert 4" in run.stdout
-    figures = {m[1].strip(): float(m[2]) for m in re.finditer(r"^  (.{34}) *([0-9.]+)", run.stdout, re.MULTILINE)}
     # Embedding and head, 800,000 x 64 in float32, over fsdp 2; the layers are next to nothing.
     assert figures["weights"] == figures["gradient"] == pytest.approx(2 * 800_000 * 64 * 4 / 2 / 1e9, abs=0.01)
     assert figures["optimiser"] == pytest.approx(2 * figures["weights"], abs=0.01)
     assert figures["sampler's weights"] == pytest.approx(figures["weights"] / 2, abs=0.01)
-    sent, parts = re.search(r"each device sends (\S+) GB per micro-batch \((.*)\)", run.stdout).groups()
+    # It draws with what it casts, from the learner's own arrays.
+    assert figures["weights behind the sampler's"] == 0 and "new weights" not in run.stdout
+    sent, parts = re.search(r"each device sends (\S+) GB \((.*)\) per micro-batch", run.stdout).groups()
     by_operation = {part.split()[0]: float(part.split()[1]) for part in parts.split(", ")}
     assert float(sent) == pytest.approx(sum(by_operation.values()), rel=0.02)
     # The other half of embedding and head goes round at least once, in whichever precision.
     assert float(sent) > 2 * 800_000 * 64 * 2 / 2 / 1e9
     assert "\nfits\n" in run.stdout and "decode step of 16 slots" in run.stdout
+
+
+def figures_of(run):
+    assert run.returncode == 0, run.stderr[-2000:]
+    return {m[1].strip(): float(m[2]) for m in re.finditer(r"^  (.{34}) *([0-9.]+)", run.stdout, re.MULTILINE)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "behind"),
+    [
+        # One process, whose rollouts go on during the update: all of it in float32, sharded as the learner's.
+        (("--devices=2", "--config.mesh.fsdp=2", "--config.rollout.max_staleness=1"), 0.5),
+        # Two, each with a copy on its own device.
+        (("--devices=2", "--config.mesh.fsdp=2", "--processes=2"), 1.0),
+    ],
+)
+def test_what_int8_is_made_from_is_counted_where_it_is_a_copy(flags, behind):
+    run = plan(*flags, "--config.policy.architecture.vocab_size=800000", "--config.sampler.weight_dtype=int8")
+    figures = figures_of(run)
+    whole = 2 * 800_000 * 64 * 4 / 1e9  # embedding and head, which stay as they are; the layers are next to nothing
+    assert figures["weights"] == pytest.approx(whole / 2, abs=0.01)
+    assert figures["weights behind the sampler's"] == pytest.approx(behind * whole, abs=0.01)
+    assert figures["sampler's weights"] == pytest.approx(behind * whole, abs=0.01)
+    assert figures["new weights beside the old"] >= behind * whole - 0.01
+    if "--processes=2" in flags:
+        assert f"each device receives {whole / 2:.3g} GB of new weights per update" in run.stdout
 
 
 def test_impossible_meshes_are_one_sentence():

@@ -8,7 +8,7 @@ hold as arrays of its own mesh.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -67,15 +67,20 @@ def make_publish(
     return publish
 
 
+def local_sizes(sizes: Mapping[str, int], devices: int) -> dict[str, int]:
+    """Sizes of the axes of the mesh of a process with `devices` devices, where the learner's has `sizes`."""
+    found = {}
+    for axis in reversed(AXES):
+        # Divisors of the learner's sizes, so that what divides by these divides by those.
+        found[axis] = math.gcd(sizes[axis], devices)
+        devices //= found[axis]
+    return {axis: found[axis] for axis in AXES}
+
+
 def _devices(mesh: Mesh) -> np.ndarray:
     """Device[process, data, fsdp, tensor, expert]: each process's devices as its own mesh has them."""
     by_process = [[d for d in mesh.devices.flat if d.process_index == i] for i in range(jax.process_count())]
-    left, sizes = len(by_process[0]), []
-    for axis in reversed(AXES):
-        # Divisors of the learner's sizes, so that what divides by these divides by those.
-        sizes.append(math.gcd(mesh.shape[axis], left))
-        left //= sizes[-1]
-    return np.array(by_process).reshape(-1, *reversed(sizes))
+    return np.array(by_process).reshape(-1, *local_sizes(mesh.shape, len(by_process[0])).values())
 
 
 def _mesh(devices: np.ndarray, axes: tuple[str, ...]) -> Mesh:

@@ -43,15 +43,18 @@ class Traffic(NamedTuple):
     sent: float
 
 
-def count(hlo: str) -> dict[str, Traffic]:
+def count(hlo: str, rounds: int | None = None) -> dict[str, Traffic]:
     """{operation: traffic} of a compiled program; operations that do not occur are left out.
 
+    Args:
+      rounds: of the loops that communicate and of which the compiler does not know how often they go round.
+
     Raises:
-      ValueError: a loop that communicates goes round an unknown number of times, or a line is not understood.
+      ValueError: there is such a loop and `rounds` is not given, or a line is not understood.
     """
     computations, entry = _computations(hlo)
     found: dict[str, Traffic] = {}
-    for name, calls, sent in _walk(computations, entry, 1):
+    for name, calls, sent in _walk(computations, entry, 1, rounds):
         before = found.get(name, Traffic(0, 0.0))
         found[name] = Traffic(before.calls + calls, before.sent + sent)
     return found
@@ -70,7 +73,9 @@ def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:
     return computations, entry
 
 
-def _walk(computations: dict[str, list[str]], name: str, times: int) -> Iterator[tuple[str, int, float]]:
+def _walk(
+    computations: dict[str, list[str]], name: str, times: int, rounds: int | None
+) -> Iterator[tuple[str, int, float]]:
     """(operation, how often, bytes sent in all) of every collective that a computation leads to."""
     for line in computations[name]:
         match = _INSTRUCTION.match(line)
@@ -82,12 +87,13 @@ def _walk(computations: dict[str, list[str]], name: str, times: int) -> Iterator
             yield operation, times, times * _SENT[operation](_group_size(rest)) * _bytes(shape)
             continue
         called = [name for one, many in _CALLED.findall(rest) for name in ([one] if one else _names(many))]
-        inner = [one for computation in called for one in _walk(computations, computation, times)]
+        inner = [one for computation in called for one in _walk(computations, computation, times, rounds)]
         if operation == "while" and inner:
             trips = _TRIPS.search(rest)
-            if trips is None:
+            if trips is None and rounds is None:
                 raise ValueError(f"a loop that communicates goes round an unknown number of times: {line[:200]}")
-            inner = [(kind, calls * int(trips[1]), sent * int(trips[1])) for kind, calls, sent in inner]
+            n = int(trips[1]) if trips else rounds
+            inner = [(kind, calls * n, sent * n) for kind, calls, sent in inner]
         yield from inner
 
 

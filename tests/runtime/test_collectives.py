@@ -93,6 +93,8 @@ def test_every_operation_and_every_way_to_name_a_group():
     }
 
 
-def test_loops_of_unknown_length_are_refused():
+def test_loops_of_unknown_length_are_refused_unless_their_rounds_are_given():
+    unknown = _LOOP.replace("known_trip_count", "something")
     with pytest.raises(ValueError, match="unknown number of times"):
-        collectives.count(_LOOP.replace("known_trip_count", "something"))
+        collectives.count(unknown)
+    assert collectives.count(unknown, rounds=5) == collectives.count(_LOOP, rounds=7) == collectives.count(_LOOP)
