@@ -3,9 +3,9 @@
     python -m spade_jax.train --config=configs/spade_tiny_tools.py --workdir=runs/tools
 
 Hardware: 2 CPU cores, at most 4 GiB of memory, no accelerator.
-Expect (seeds 0, 1, 2; 16 steps, about 12 minutes of processor time each): `designer/valid_share` between .83 and 1.00; in
-play .22 of episodes won over the first four steps and .34 over the last four; the held-out probe .075 before and .143
-after, all of it the calendar's; regret within noise of 0, so hints are worth next to nothing yet.
+Expect (seeds 0, 1, 2; 16 steps, about 12 minutes of processor time each): `designer/valid_share` between .83 and 1.00;
+in play .22 of episodes won over the first four steps and .34 over the last four; the held-out probe .075 before and
+.143 after, all of it the calendar's; regret within noise of 0, so hints are worth next to nothing yet.
 
 Variants, comma-separated after a colon: see `VARIANTS`. Seeds: `--config.run.seed=1`.
 """
