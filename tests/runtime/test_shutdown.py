@@ -24,6 +24,14 @@ with Shutdown() as shutdown:
 """
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """A shell that starts the tests in the background has them ignore Ctrl-C, and with them all that they start."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
 def _start(steps):
     process = subprocess.Popen(
         [sys.executable, "-c", _LOOP.replace("STEPS", steps)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
