@@ -223,6 +223,7 @@ code { font: 12px ui-monospace, Menlo, Consolas, "Liberation Mono", monospace; }
 .settings td { padding: 2px 22px 2px 0; vertical-align: top; overflow-wrap: anywhere; }
 .settings td:first-child { color: var(--soft); }
 .settings.spaced td:first-child { min-width: 24ch; }
+#settings .spaced td + td { overflow-wrap: normal; }  /* figures of a sweep */
 .settings th { padding: 12px 22px 2px 0; text-align: left; font-weight: 600; vertical-align: bottom; }
 footer { color: var(--faint); font-size: 13px; padding-top: 40px; padding-bottom: 56px; }
 @media print {

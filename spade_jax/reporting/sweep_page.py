@@ -46,6 +46,9 @@ _SPIRAL_GAME: tuple[_Measure, ...] = (
     ("selfplay/{}/response_tokens", "{}: tokens of a response", "number", False),
 )
 
+# A rare update's is thousands of times the others', which would then be one line at the bottom of the chart.
+_BY_POWERS = frozenset({"learner/grad_variance"})
+
 # Student's t: 97.5 % quantile for 1, 2, ... degrees of freedom; the normal distribution's beyond.
 _T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _T975 += (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
@@ -176,6 +179,8 @@ def _curves(settings: Sequence[Setting], measures: Sequence[_Measure]) -> str:
         for setting, colour in zip(settings, colours, strict=False):
             if not (runs := setting.of(tag)):
                 continue
+            if tag in _BY_POWERS:
+                runs = [(steps, _powers_of_ten(values)) for steps, values in runs]
             steps, means, spread = mean_over_runs(runs)
             if np.isfinite(means).any():
                 band = spread if len(runs) > 1 else None
@@ -183,11 +188,17 @@ def _curves(settings: Sequence[Setting], measures: Sequence[_Measure]) -> str:
         if lines:
             span = min(int(line.steps[0]) for line in lines), max(int(line.steps[-1]) for line in lines)
             include = [0.0] if unit in ("share", "difference") else []
+            title += ", powers of ten" * (tag in _BY_POWERS)
             figures.append(
                 charts.line_chart(lines, title=title, size=charts.WIDE, unit=unit, steps=span, include=include)
             )
     body = page.grid(figures) if figures else page.empty("No run has logged anything yet.")
     return page.section("curves", "Curves", about, body)
+
+
+def _powers_of_ten(values: np.ndarray) -> np.ndarray:
+    """log10, NaN where there is none."""
+    return np.log10(np.where(values > 0, values, np.nan))
 
 
 def _runs(runs: Sequence[sweeps.SweepRun], outcomes: Sequence[sweeps.Outcome]) -> str:

@@ -345,6 +345,7 @@ def test_page_of_self_play_has_its_own_measures(tmp_path):
     page = write_sweep_report(root, root / "page.html").read_text()
     heads = "<th>seeds</th><th>exploitability of Kuhn poker, antes</th><th>variance of the gradient</th>"
     assert heads + "</tr>" in page
+    assert "variance of the gradient, powers of ten" in page
     # Seeds give .3 and .1: mean .2 and t interval 12.706 * .1414 / sqrt(2) = 1.27.
     assert re.search(r"opponent=random</code></td><td>2 of 2</td><td>0\.2\d*\s±\s1\.27\d*</td><td>0\.25\d*\s±\s0", page)
 
