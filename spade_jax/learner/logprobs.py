@@ -5,15 +5,18 @@ Axes: B rows, T tokens, C tokens of one chunk, D embedding, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from spade_jax.policy import experts
 from spade_jax.policy.decoder import Decoder
+from spade_jax.policy.placement import mesh_axes
 
 
 def chunked_logprobs(
@@ -141,7 +144,7 @@ def _score(
     with_entropy: bool,
 ) -> tuple[jax.Array, jax.Array]:
     return chunked_logprobs(
-        lambda h: model.apply({"params": params}, h, method="head"),
+        _head(model, params, hidden_BxTxD.shape[0]),
         hidden_BxTxD,
         tokens_BxT,
         temperature_B,
@@ -149,3 +152,26 @@ def _score(
         chunk=chunk,
         with_entropy=with_entropy,
     )
+
+
+def _head(model: Decoder, params: Any, rows: int) -> Callable[[jax.Array], jax.Array]:
+    """Hidden states [B, C, D] of `rows` rows to logits, each group of devices that hold the same rows with a copy.
+
+    Every chunk uses the matrix. Were it one array, it would be fetched, and its gradient added up over the devices, as
+    often as there are chunks; that of a copy stays where it is, and is added up in the end.
+    """
+    batch, vocab = mesh_axes("batch"), mesh_axes("vocab")
+    copies = math.prod(jax.sharding.get_abstract_mesh().shape[axis] for axis in batch)
+    if copies == 1 or rows % copies:
+        return lambda h_BxCxD: model.apply({"params": params}, h_BxCxD, method="head")
+    name = "embedding" if model.config.tied_head else "head_kernel"
+    matrix_NxVxD = lax.with_sharding_constraint(
+        jnp.broadcast_to(params[name], (copies, *params[name].shape)), PartitionSpec(batch, vocab or None)
+    )
+
+    def head(h_BxCxD: jax.Array) -> jax.Array:
+        B, C, D = h_BxCxD.shape
+        one = lambda matrix, h: model.apply({"params": {**params, name: matrix}}, h, method="head")  # noqa: E731
+        return jax.vmap(one)(matrix_NxVxD, h_BxCxD.reshape(copies, B // copies, C, D)).reshape(B, C, -1)
+
+    return head

@@ -307,7 +307,9 @@ class Decoder(nn.Module):
         """
         c = self.config
         with jax.named_scope("embed"):
-            x_BxTxD = self.embedding[tokens_BxT].astype(jnp.float32)
+            # Whole on every device for the lookup: that is one matrix, and otherwise XLA moves the whole batch's rows.
+            matrix_VxD = nn.with_logical_constraint(self.embedding, ("vocab", None))
+            x_BxTxD = matrix_VxD[tokens_BxT].astype(jnp.float32)
             if c.embedding_scale != 1.0:
                 x_BxTxD = x_BxTxD * c.embedding_scale
             x_BxTxD = nn.with_logical_constraint(x_BxTxD, ("batch", "length", None))

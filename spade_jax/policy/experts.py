@@ -14,6 +14,7 @@ function), D residual width, F width of an expert, S tokens of a block.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -39,10 +40,29 @@ def route(logits_BxTxE: jax.Array, k: int, normalised: bool) -> tuple[jax.Array,
       (float32[B, T, E] probabilities, float32[B, T, K] weights, int32[B, T, K] experts).
     """
     probability_BxTxE = jax.nn.softmax(logits_BxTxE, axis=-1)
-    weight_BxTxK, expert_BxTxK = lax.top_k(probability_BxTxE, k)
+    weight_BxTxK, expert_BxTxK = _top_k(probability_BxTxE, k)
     if normalised:
         weight_BxTxK = weight_BxTxK / jnp.sum(weight_BxTxK, axis=-1, keepdims=True)
     return probability_BxTxE, weight_BxTxK, expert_BxTxK
+
+
+def _top_k(x_BxTxE: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
+    """`lax.top_k`, row by row where the rows are: XLA by itself would first gather those of the whole batch."""
+
+    def choose(x_BxTxE: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return tuple(lax.top_k(x_BxTxE, k))
+
+    batch = _batch_axes(x_BxTxE.shape[0])
+    if not batch:
+        return choose(x_BxTxE)
+    rows = jax.sharding.PartitionSpec(batch)
+    return jax.shard_map(choose, in_specs=rows, out_specs=(rows, rows), check_vma=False)(x_BxTxE)
+
+
+def _batch_axes(rows: int) -> tuple[str, ...]:
+    """The batch's mesh axes; () where the rows do not divide over them."""
+    batch, mesh = mesh_axes("batch"), jax.sharding.get_abstract_mesh()
+    return () if rows % math.prod(mesh.shape[axis] for axis in batch) else batch
 
 
 def load(probability_BxTxE: jax.Array, expert_BxTxK: jax.Array, counted_BxT: jax.Array | None) -> jax.Array:
@@ -196,11 +216,7 @@ def mix(
     if not mapped:
         return run(weights, x_BxTxD, weight_BxTxK, expert_BxTxK, 0)
 
-    parts = 1
-    for axis in batch:
-        parts *= mesh.shape[axis]
-    if x_BxTxD.shape[0] % parts:
-        batch = ()
+    batch = _batch_axes(x_BxTxD.shape[0])
     shared = tuple(axis for axis in experts if axis in batch)  # devices that hold other rows and other experts
 
     def on_device(weights, *rows):

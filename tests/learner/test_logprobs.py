@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +17,7 @@ from spade_jax.learner.logprobs import chunked_logprobs, model_logprobs
 from spade_jax.policy import Decoder, DecoderConfig, init_params
 
 B, T, D, V = 3, 11, 8, 17
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def problem():
@@ -114,3 +121,51 @@ def test_model_logprobs_are_causal():
     np.testing.assert_allclose(base[0, :6], changed[0, :6], atol=1e-6)
     assert np.abs(base[0, 6:] - changed[0, 6:]).max() > 1e-3
     assert base[0, 0] == 0
+
+
+_ON_A_MESH = """
+import json
+import jax, jax.numpy as jnp
+from spade_jax.learner import partitioning, state
+from spade_jax.learner.logprobs import model_logprobs
+from spade_jax.policy import Decoder, DecoderConfig, init_params
+from spade_jax.runtime import collectives
+
+model = Decoder(DecoderConfig(
+    vocab_size=512, embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=4, mlp_dim=8, tied_head=False
+))
+mesh = partitioning.make_mesh(data=2, fsdp=2, tensor=2)
+params = init_params(model, jax.random.key(0))
+tokens = jax.random.randint(jax.random.key(1), (8, 16), 0, 512)
+positions = jnp.broadcast_to(jnp.arange(16), (8, 16))
+
+def loss(params, tokens, chunk):
+    return model_logprobs(model, params, tokens, positions, chunk=chunk)[0].mean()
+
+alone, found = jax.grad(loss)(params, tokens, 4), {}
+shardings = state.param_shardings(model, mesh)
+rows = partitioning.batch_sharding(mesh)
+for chunk in (16, 2):
+    grad = jax.jit(lambda p, t: jax.grad(loss)(p, t, chunk), in_shardings=(shardings, rows), out_shardings=shardings)
+    with partitioning.activate(mesh):
+        compiled = grad.lower(params, tokens).compile()
+        grads = compiled(jax.device_put(params, shardings), jax.device_put(tokens, rows))
+    counted = collectives.count(compiled.as_text())
+    gaps = jax.tree.map(lambda a, b: float(abs(jax.device_get(a) - b).max()), grads, alone)
+    found[chunk] = [sum(one.sent for one in counted.values()), max(jax.tree.leaves(gaps))]
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_on_a_mesh_the_head_is_sent_once_however_many_chunks_there_are():
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
+    run = subprocess.run(
+        [sys.executable, "-c", _ON_A_MESH], env=env, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    (one, one_gap), (eight, eight_gap) = json.loads(run.stdout).values()
+    assert max(one_gap, eight_gap) < 1e-6
+    # A device's part of the head, 512 / 2 x 16 floats, is 16 kB: once more in each chunk would be 7 times that or more.
+    # What does grow are sums over the tensor axis, of a few floats for each token.
+    assert eight - one < 8e3
