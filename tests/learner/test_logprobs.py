@@ -124,7 +124,7 @@ def test_model_logprobs_are_causal():
 
 
 _ON_A_MESH = """
-import json
+import json, re
 import jax, jax.numpy as jnp
 from spade_jax.learner import partitioning, state
 from spade_jax.learner.logprobs import model_logprobs
@@ -132,7 +132,8 @@ from spade_jax.policy import Decoder, DecoderConfig, init_params
 from spade_jax.runtime import collectives
 
 model = Decoder(DecoderConfig(
-    vocab_size=512, embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=4, mlp_dim=8, tied_head=False
+    vocab_size=512, embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=4, mlp_dim=8, tied_head=False,
+    num_experts=4, experts_per_token=2,
 ))
 mesh = partitioning.make_mesh(data=2, fsdp=2, tensor=2)
 params = init_params(model, jax.random.key(0))
@@ -150,22 +151,24 @@ for chunk in (16, 2):
     with partitioning.activate(mesh):
         compiled = grad.lower(params, tokens).compile()
         grads = compiled(jax.device_put(params, shardings), jax.device_put(tokens, rows))
-    counted = collectives.count(compiled.as_text())
+    text = compiled.as_text()
+    counted, whole = collectives.count(text), re.findall(r"= [a-z0-9]+\\[8,16\\b.* all-[a-z]+\\(", text)
     gaps = jax.tree.map(lambda a, b: float(abs(jax.device_get(a) - b).max()), grads, alone)
-    found[chunk] = [sum(one.sent for one in counted.values()), max(jax.tree.leaves(gaps))]
+    found[chunk] = [sum(one.sent for one in counted.values()), max(jax.tree.leaves(gaps)), whole]
 print(json.dumps(found))
 """
 
 
 @pytest.mark.slow
-def test_on_a_mesh_the_head_is_sent_once_however_many_chunks_there_are():
+def test_on_a_mesh_the_head_is_sent_once_however_many_chunks_there_are_and_no_batch_as_a_whole():
     env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
     run = subprocess.run(
         [sys.executable, "-c", _ON_A_MESH], env=env, capture_output=True, text=True, timeout=600, check=False
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    (one, one_gap), (eight, eight_gap) = json.loads(run.stdout).values()
+    (one, one_gap, whole), (eight, eight_gap, _) = json.loads(run.stdout).values()
     assert max(one_gap, eight_gap) < 1e-6
+    assert not whole  # rows x tokens of all devices, in the embedding's lookup or the router's choice
     # A device's part of the head, 512 / 2 x 16 floats, is 16 kB: once more in each chunk would be 7 times that or more.
     # What does grow are sums over the tensor axis, of a few floats for each token.
     assert eight - one < 8e3
