@@ -125,6 +125,10 @@ def join(plan: Plan | None) -> None:
         jax.device_count(),
     )
     check_devices(plan, seen, gpus=_visible_gpus(os.environ), asked_for=os.environ.get("JAX_PLATFORMS", ""))
+    if seen.platform == "cpu" and seen.processes > 1:
+        # What XLA's programs for CPUs know of the order of their collectives does not survive the compilation cache:
+        # a second start would end in Gloo's "distributed collective mismatch".
+        jax.config.update("jax_enable_compilation_cache", False)
     print(
         f"process {seen.process_id} of {seen.processes} ({plan.source}): {seen.local_devices} of {seen.devices} "
         f"{seen.platform} devices",

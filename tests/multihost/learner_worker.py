@@ -88,6 +88,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.coordinator:
         jax.distributed.initialize(args.coordinator, args.processes, args.process)
+        jax.config.update("jax_enable_compilation_cache", False)  # as `distributed.join` does, and says why
     results = {}
     for text in args.meshes:
         data, fsdp, tensor, expert = map(int, text.split(","))
