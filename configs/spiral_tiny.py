@@ -4,9 +4,9 @@
 
 Hardware: 2 CPU cores, at most 4 GiB of memory, no accelerator.
 Expect: exploitability .476 -> .062, .113 and .102 (seeds 0 to 2, 200 steps). First bets and calls rise whatever the
-card, .333, until the policy begins to tell the cards apart, at step 30 to 60 by the seed. 1.9 s of processor time a step,
-6 minutes in all. Against random moves it wins about half of its rounds: in equilibrium, too, it would, .46 to .50, and
-be paid .11 to .17 antes a round, for it folds what is beaten.
+card, .333, until the policy begins to tell the cards apart, at step 30 to 60 by the seed. 6 minutes of processor time,
+1.9 s a step. Against random moves it wins about half of its rounds: in equilibrium, too, it would, .46 to .50, and be
+paid .11 to .17 antes a round, for it folds what is beaten.
 
 Why it settles: without `learner.kl_coefficient` bets disappear, and with them what would reward a bluff: .333 for good.
 The divergence pulls towards the initial policy, which is nearly uniform over the legal moves: a magnet, as in magnetic
