@@ -153,7 +153,7 @@ for chunk in (16, 2):
         grads = compiled(jax.device_put(params, shardings), jax.device_put(tokens, rows))
     text = compiled.as_text()
     counted, whole = collectives.count(text), re.findall(r"= [a-z0-9]+\\[8,16\\b.* all-[a-z]+\\(", text)
-    gaps = jax.tree.map(lambda a, b: float(abs(jax.device_get(a) - b).max()), grads, alone)
+    gaps = jax.tree.map(lambda a, b: float(abs(jax.device_get(a) - b).max() / abs(b).max()), grads, alone)
     found[chunk] = [sum(one.sent for one in counted.values()), max(jax.tree.leaves(gaps)), whole]
 print(json.dumps(found))
 """
@@ -167,7 +167,7 @@ def test_on_a_mesh_the_head_is_sent_once_however_many_chunks_there_are_and_no_ba
     )
     assert run.returncode == 0, run.stderr[-3000:]
     (one, one_gap, whole), (eight, eight_gap, _) = json.loads(run.stdout).values()
-    assert max(one_gap, eight_gap) < 1e-6
+    assert max(one_gap, eight_gap) < 2e-5  # of the largest element, in each parameter's gradient
     assert not whole  # rows x tokens of all devices, in the embedding's lookup or the router's choice
     # A device's part of the head, 512 / 2 x 16 floats, is 16 kB: once more in each chunk would be 7 times that or more.
     # What does grow are sums over the tensor axis, of a few floats for each token.
