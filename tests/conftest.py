@@ -15,7 +15,8 @@ from spade_jax.runtime.compile_cache import default_directory
 
 
 def pytest_configure(config):
-    os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("compiled"))
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(default_directory())
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
     jax.config.update("jax_disable_most_optimizations", True)
+    if hasattr(config, "cache"):  # not with `-p no:cacheprovider`
+        os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("compiled"))
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(default_directory())
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
