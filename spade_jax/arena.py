@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 from collections.abc import Sequence
@@ -69,22 +70,22 @@ def games_suite(config: ConfigDict, workdirs: Sequence[str], out: str | None) ->
     first, second = (PolicyPlayer(engine, template, playing) for engine in engines)
     settings = compose.game_evaluation(config)
     players = evals.scripted_players() | {evals.POLICY: first}
-    if "endpoint" in settings.opponents:
-        players["endpoint"] = EndpointPlayer(compose.endpoint_settings(config))
     if "initial" in settings.opponents:
         engines[1].set_params(contestants[0].params, 0)
         players["initial"] = second
 
     figures: dict[str, Any] = {"policies": {}}
-    for number, (name, params) in enumerate(contestants):
-        engines[0].set_params(params, number)
-        rows, values = evals.measure(
-            players, lambda pairs, params=params: score(merged, params, pairs, temperature), template, settings
-        )
-        figures["policies"][name] = {"opponents": rows, "truth": values}
-        _print_policy(name, rows, values)
-    if "endpoint" in players:
-        players["endpoint"].close()
+    with contextlib.ExitStack() as stack:
+        if "endpoint" in settings.opponents:
+            players["endpoint"] = EndpointPlayer(compose.endpoint_settings(config))
+            stack.callback(players["endpoint"].close)
+        for number, (name, params) in enumerate(contestants):
+            engines[0].set_params(params, number)
+            rows, values = evals.measure(
+                players, lambda pairs, params=params: score(merged, params, pairs, temperature), template, settings
+            )
+            figures["policies"][name] = {"opponents": rows, "truth": values}
+            _print_policy(name, rows, values)
 
     K = len(contestants)
     points_KxK, count_KxK = np.zeros((K, K)), np.zeros((K, K))
@@ -138,14 +139,15 @@ def _snapshots(workdir: str, newest: int, count: int) -> list[tuple[int, pathlib
 def _print_policy(name: str, rows: Sequence[dict[str, Any]], values: dict[str, float]) -> None:
     print(f"\n{name}")
     heads = "".join(f"{outcome:<19}" for outcome in evals.OUTCOMES)
-    print(f"{'game':<22}{'opponent':<10}{'seat':<6}{'matches':>7}  {heads}".rstrip() + " (95 % intervals)")
+    print(f"{'game':<22}{'opponent':<10}{'seat':<6}{'matches':>7}{'void':>6}  {heads}".rstrip() + " (95 % intervals)")
     for row in rows:
         total = max(row["matches"], 1)
         shares = "".join(
             f"{row[outcome] / total:.2f} [{row[f'{outcome}_low']:.2f}, {row[f'{outcome}_high']:.2f}]  "
             for outcome in evals.OUTCOMES
         )
-        print(f"{row['game']:<22}{row['opponent']:<10}{row['seat']!s:<6}{row['matches']:>7}  {shares}".rstrip())
+        counts = f"{row['matches']:>7}{row['void']:>6}"
+        print(f"{row['game']:<22}{row['opponent']:<10}{row['seat']!s:<6}{counts}  {shares}".rstrip())
     for tag, value in values.items():
         print(f"{tag.removeprefix('eval/'):<38}{value:>8.3f}")
 

@@ -151,7 +151,10 @@ def outcome(match: Match, seat: int) -> str | None:
 
 
 def table(matches: Sequence[Match]) -> list[dict[str, Any]]:
-    """A row for each game, opponent and seat ("both", 0, 1): every outcome's count and 95 % interval of its share."""
+    """A row for each game, opponent and seat ("both", 0, 1): every outcome's count and 95 % interval of its share.
+
+    Void matches are no part of `matches` and of the shares; their count is beside them.
+    """
     rows = []
     pairs = dict.fromkeys((match.request.game, _opponent(match)) for match in matches)
     for game, opponent in pairs:
@@ -160,7 +163,14 @@ def table(matches: Sequence[Match]) -> list[dict[str, Any]]:
             found = [outcome(m, _seat(m)) for m in mine if seat in ("both", _seat(m))]
             counts = {name: found.count(name) for name in OUTCOMES}
             total = sum(counts.values())
-            row = {"game": game, "opponent": opponent, "seat": seat, "matches": total, **counts}
+            row = {
+                "game": game,
+                "opponent": opponent,
+                "seat": seat,
+                "matches": total,
+                "void": found.count(None),
+                **counts,
+            }
             for name in OUTCOMES:
                 row[f"{name}_low"], row[f"{name}_high"] = wilson_interval(counts[name], total)
             rows.append(row)
@@ -168,7 +178,10 @@ def table(matches: Sequence[Match]) -> list[dict[str, Any]]:
 
 
 def outcome_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """{tag: share}: eval/<game>/<opponent>/<outcome> of both seats, with <outcome>_low and _high; /seat0/, /seat1/."""
+    """{tag: share}: eval/<game>/<opponent>/<outcome> of both seats, with <outcome>_low and _high; /seat0/, /seat1/.
+
+    Where there are void matches, their share of all is <opponent>/void.
+    """
     log = {}
     for row in rows:
         both = row["seat"] == "both"
@@ -177,6 +190,8 @@ def outcome_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
             log[prefix + name] = row[name] / row["matches"] if row["matches"] else float("nan")
             if both:
                 log |= {f"{prefix}{name}_{end}": row[f"{name}_{end}"] for end in ("low", "high")}
+        if both and row["void"]:
+            log[prefix + "void"] = row["void"] / (row["matches"] + row["void"])
     return log
 
 

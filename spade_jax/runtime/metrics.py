@@ -61,6 +61,7 @@ TAGS: dict[str, str] = {
     "eval/<game>/<opponent>/draw": "share of evaluation games drawn",
     "eval/<game>/<opponent>/loss": "share of evaluation games lost",
     "eval/<game>/<opponent>/invalid": "share of evaluation games lost by an invalid move",
+    "eval/<game>/<opponent>/void": "share of evaluation games void, where the opponent answers from outside and failed",
     "eval/<game>/<opponent>/<outcome>_low": "lower end of that share's 95 % Wilson interval",
     "eval/<game>/<opponent>/<outcome>_high": "upper end of that share's 95 % Wilson interval",
     "eval/<game>/<opponent>/<seat>/<outcome>": "that share in one seat",

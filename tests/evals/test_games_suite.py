@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 
@@ -83,6 +84,42 @@ def test_an_own_invalid_move_is_invalid_and_the_other_s_a_win():
     assert rows[0]["invalid"] == 20 and rows[0]["loss"] == 0
     players = {suite.POLICY: players["random"], "random": players[suite.POLICY]}
     assert suite.table(suite.play_opponents(players, settings("kuhn_poker"), label="x"))[0]["win"] == 20
+
+
+class Dying:
+    """An opponent from outside: random moves, until it answers no more."""
+
+    def __init__(self, answers):
+        self._random, self._left = random_player(), answers
+
+    def ask(self, question):
+        self._random.ask(question)
+
+    def answers(self, wait):
+        found = self._random.answers(wait)
+        self._left -= len(found)
+        failure = "" if self._left > 0 else "endpoint: gone"
+        return [dataclasses.replace(answer, failure=failure) for answer in found]
+
+    def end(self, match):
+        self._random.end(match)
+
+
+def test_matches_that_an_opponent_voids_are_counted_beside_the_others():
+    players = {suite.POLICY: random_player(), "endpoint": Dying(answers=60)}
+    rows = suite.table(
+        suite.play_opponents(players, settings("tictactoe", opponents=("endpoint",), matches=40), label="x")
+    )
+    both, *seats = rows
+    assert both["void"] > 0 < both["matches"] and both["void"] + both["matches"] == 40
+    assert sum(both[name] for name in suite.OUTCOMES) == both["matches"]
+    assert [row["void"] + row["matches"] for row in seats] == [20, 20]
+    log = suite.outcome_metrics(rows)
+    assert log["eval/tictactoe/endpoint/void"] == both["void"] / 40
+    assert log["eval/tictactoe/endpoint/win"] == both["win"] / both["matches"]
+    rows = suite.table(suite.play_opponents(players, settings("tictactoe", opponents=("endpoint",)), label="y"))
+    assert rows[0]["matches"] == 0 and rows[0]["void"] == 20
+    assert math.isnan(suite.outcome_metrics(rows)["eval/tictactoe/endpoint/win"])
 
 
 def test_kuhn_is_read_from_the_scores_behind_what_was_written(template):
