@@ -127,6 +127,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     selfplay.weights = ()  # share of each game in the matches, in the order of games; (): equal shares
     selfplay.matches = 64  # per update
     selfplay.context = "turn"  # turn: every move is a sequence of its own; conversation: all moves of a seat are one
+    selfplay.exploring_starts = 0  # random moves, at most, that a match begins with; evaluations begin at the start
     selfplay.max_moves = 200  # of both seats; a match that needs more ends undecided
     selfplay.invalid_penalty = 1.0  # lost by a seat whose move is none; the match ends
     selfplay.invalid_bonus = 0.0  # and what the other seat gets

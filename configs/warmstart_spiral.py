@@ -34,7 +34,13 @@ def get_config(arg=None):
     config.warmup_steps = 30
     config.weight_decay = 0.05
     config.log_steps = 50
-    if arg == "runlocal":
+    if arg == "tictactoe":
+        # One game has few words. The pieces are then the cells, which is how a board is best read.
+        config.vocab_size = 512
+        config.buckets = (36, 48)
+        config.stages.a_play.steps = 2000
+        config.stages.a_play.mixture = dict(game_tictactoe=1.0)
+    elif arg == "runlocal":
         config.stages.a_play.steps = 10
         config.warmup_steps, config.log_steps = 5, 5
         config.tokenizer_samples = 600

@@ -186,9 +186,11 @@ def _names(points: Sequence[hyper.Point], varied: Sequence[Sequence[str]]) -> li
         parts = []
         for key in keys:
             tail = key.rpartition(".")[2]
-            parts.append(f"{tail if tails[tail] == 1 else key}={point[key]}")
-        shown = "_".join(parts) or "baseline"  # of the point {}
-        names.append("".join(c if c.isalnum() or c in "=_.+-" else "-" for c in shown))
+            value = point[key]
+            shown = "+".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+            parts.append(f"{tail if tails[tail] == 1 else key}={shown}")
+        name = "_".join(parts) or "baseline"  # of the point {}
+        names.append("".join(c if c.isalnum() or c in "=_.+-" else "-" for c in name))
     alike = Counter(names)
     for i, (name, point) in enumerate(zip(names, points, strict=True)):
         if len(name) > _NAME_CHARS or alike[name] > 1:  # values that differ only in what a folder's name cannot show

@@ -27,7 +27,6 @@ from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.files import replacing
 from spade_jax.sampler.score import score
 
-MAX_SNAPSHOTS = 6  # of all runs together that take part, of each evenly from first to last
 START = "start"
 
 
@@ -38,10 +37,13 @@ class Contestant(NamedTuple):
     params: Any
 
 
-def games_suite(config: ConfigDict, workdirs: Sequence[str], out: str | None) -> None:
+def games_suite(config: ConfigDict, workdirs: Sequence[str], out: str | None, *, snapshots: int) -> None:
     """Prints what the policies are worth; writes it to `out`, and the matrix of their matches beside it as .svg.
 
     The common start, every workdir's newest policy and snapshots of the way there take part.
+
+    Args:
+      snapshots: of all runs together at most, of each of them evenly from first to last.
     """
     run_names = _run_names(workdirs)
     template = compose.chat_template(config)
@@ -58,7 +60,7 @@ def games_suite(config: ConfigDict, workdirs: Sequence[str], out: str | None) ->
             restored = checkpointer.restore(state)
         if restored is None:
             raise UsageError(f"--workdirs: {workdir} holds no complete checkpoint; let the run save one")
-        for step, path in _snapshots(workdir, restored.step, MAX_SNAPSHOTS // len(workdirs)):
+        for step, path in _snapshots(workdir, restored.step, snapshots // len(workdirs)):
             params = partitioning.global_copies(mesh, load_params(path)[0], shardings)
             contestants.append(Contestant(f"{run}@{step}", params))
         newest = merge_adapters(restored.state.params, model.config)

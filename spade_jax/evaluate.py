@@ -45,6 +45,9 @@ _INSTANCES = flags.DEFINE_integer("instances", 16, "Probe instances per family a
 _SUITE = flags.DEFINE_enum(
     "suite", "probe", ["probe", "games"], "probe: held-out environments; games: two-player games and head to head."
 )
+_SNAPSHOTS = flags.DEFINE_integer(
+    "snapshots", 6, "Snapshots that take part in the suite games, of all runs together at most.", lower_bound=0
+)
 _OUT = flags.DEFINE_string("out", None, "JSON file that receives the figures, where given.")
 
 
@@ -73,7 +76,7 @@ def main(argv: Sequence[str]) -> None:
         for difference in compare_evaluation(workdir, config):
             print(f"{workdir}: config changed: {difference}", flush=True)
     if _SUITE.value == "games":
-        games_suite(config, _WORKDIRS.value, _OUT.value)
+        games_suite(config, _WORKDIRS.value, _OUT.value, snapshots=_SNAPSHOTS.value)
     else:
         probe_suite(config, _WORKDIRS.value, _INSTANCES.value, _OUT.value)
 

@@ -158,9 +158,8 @@ def match_requests(config: ConfigDict, step: int) -> list[games.MatchRequest]:
             (game,) = rng.choices(selfplay.games, selfplay.weights or None)
             seed = seeds.stable_seed("match", config.run.seed, step, i)
         seats = (evals.POLICY, OPPONENT) if i % SEATS == 0 else (OPPONENT, evals.POLICY)
-        requests.append(
-            games.MatchRequest(f"{step}/match/{i}", game, seed, (evals.POLICY, evals.POLICY) if alone else seats)
-        )
+        players = (evals.POLICY, evals.POLICY) if alone else seats
+        requests.append(games.MatchRequest(f"{step}/match/{i}", game, seed, players, selfplay.exploring_starts))
     return requests
 
 

@@ -7,7 +7,9 @@ actions of each other: what is written beside an action stays with the seat that
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +18,7 @@ from spade_jax.envs.games import SEATS, Game, make_game
 from spade_jax.rollout.measure import mean_or_nan
 from spade_jax.rollout.players import Answer, Player, Question
 from spade_jax.rollout.trajectories import conversation_trajectory
-from spade_jax.runtime import hosts
+from spade_jax.runtime import hosts, seeds
 
 # How a match ended.
 BY_RULES, BY_INVALID, TOO_LONG, NO_CONTEXT, VOID = "rules", "invalid", "moves", "context", "void"
@@ -31,12 +33,14 @@ class MatchRequest:
       game: name of the game.
       seed: of the game's own generator.
       players: names of who sits in seat 0 and in seat 1.
+      exploring_starts: random moves, at most, that are made before the players take over.
     """
 
     id: str
     game: str
     seed: int
     players: tuple[str, str]
+    exploring_starts: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Match:
       returns: of both seats; 0 for both where it did not end by the rules or by an invalid move.
       ending: BY_RULES, BY_INVALID, TOO_LONG, NO_CONTEXT or VOID.
       offender: the seat whose move was invalid, else None.
-      moves: (seat, action) of every legal move.
+      moves: (seat, action) of every legal move of the players.
       turns: by seat, what was said, where its player says anything.
       reason: why it is void, else "".
     """
@@ -105,6 +109,23 @@ class _Play:
         self.index, self.request, self.game = index, request, game
         self.moves: list[tuple[int, str]] = []
         self.turns: tuple[list[structs.Turn], list[structs.Turn]] = ([], [])
+
+
+def start(request: MatchRequest, options: Mapping[str, Any]) -> Game:
+    """The game at the point where the players take over; how many moves came before is uniform, from none on.
+
+    Exploring starts: a policy that plays against itself soon meets few positions only, and learns nothing of those that
+    another opponent leads into (Sutton and Barto, Reinforcement Learning, 2nd edition, section 5.3).
+    """
+    game = make_game(request.game, request.seed, **options)
+    rng = random.Random(seeds.stable_seed("exploring start", request.seed))
+    for _ in range(rng.randint(0, request.exploring_starts)):
+        ahead = copy.deepcopy(game)
+        ahead.step(rng.choice(ahead.legal_actions()))
+        if ahead.player is None:
+            break  # there would be nothing left to play
+        game = ahead
+    return game
 
 
 def play_matches(
@@ -176,8 +197,7 @@ def _play_all(
     while (waiting or live) and not over():
         while waiting and len(live) < settings.live:
             index, request = waiting.popleft()
-            game = make_game(request.game, request.seed, **settings.options.get(request.game, {}))
-            live[request.id] = _Play(index, request, game)
+            live[request.id] = _Play(index, request, start(request, settings.options.get(request.game, {})))
             ask(live[request.id])
         # First without waiting: nobody blocks while another has an answer.
         answers = [answer for player in players.values() for answer in player.answers(wait=False)]

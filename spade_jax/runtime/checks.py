@@ -124,6 +124,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "rollout.max_staleness": (0, math.inf),
     "rollout.deadline_secs": (0, math.inf),
     "selfplay.matches": (2, math.inf),
+    "selfplay.exploring_starts": (0, 1000),
     "selfplay.max_moves": (1, math.inf),
     "selfplay.invalid_penalty": (0, 10),
     "selfplay.invalid_bonus": (0, 10),
@@ -361,6 +362,11 @@ def _check_selfplay(config: ConfigDict) -> None:
         raise UsageError(
             "selfplay.opponent=random cannot play games of TextArena, which does not list their legal actions; use "
             "self, snapshot, pool or endpoint"
+        )
+    if selfplay.exploring_starts and any(name.startswith(TEXTARENA) for name in games):
+        raise UsageError(
+            f"selfplay.exploring_starts={selfplay.exploring_starts} needs legal actions to draw from, which games of "
+            "TextArena do not list; set it to 0"
         )
     asks = "endpoint" in (selfplay.opponent, *config.evaluation.opponents)
     if asks and not selfplay.endpoint.url.startswith(("http://", "https://")):

@@ -172,7 +172,7 @@ def test_dry_run_prints_and_writes_nothing(tmp_path):
     printed = run(tmp_path, "--dry_run", "--config.method.preset=paper")
     assert printed.returncode == 0 and not (tmp_path / "root").exists()
     lines = printed.stdout.splitlines()
-    assert lines[0] == "# seed=1_checks=--parse----contract--: waiting"
+    assert lines[0] == "# seed=1_checks=parse+contract: waiting"
     assert "-m spade_jax.train --config=" in lines[1] and "--config.method.preset=paper" in lines[1]
     assert """--config.gate.checks=('"'"'parse'"'"', '"'"'contract'"'"')'""" in lines[1]
 
@@ -286,6 +286,9 @@ def test_long_and_clashing_names_stay_apart(tmp_path):
     parts = "h.sweep('sampler.agent.top_k', (1, 2)), h.sweep('sampler.hint.top_k', (1, 2))"
     tails = plan(tmp_path, f"def get_hyper(h):\n    return h.product({parts})\n")
     assert tails[1].name == "sampler.agent.top_k=1_sampler.hint.top_k=2"
+    games = "(('snake', 'pig_dice'), ('snake',))"
+    lists = plan(tmp_path, f"def get_hyper(h):\n    return h.sweep('selfplay.games', {games})\n")
+    assert [one.name for one in lists] == ["games=snake+pig_dice", "games=snake"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "sweeps").glob("*.py")), ids=lambda p: p.stem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import random
 import time
 
@@ -212,3 +213,32 @@ def test_commands_are_read_from_the_last_box_or_the_whole_answer():
     assert command_of(" [check] ") == "[check]"
     assert command_of("<think>\\boxed{[bet]}</think> [check]") == "[check]"
     assert command_of("<think>\\boxed{[bet]}") == ""
+
+
+def test_exploring_starts_are_a_function_of_the_seed_and_leave_something_to_play():
+    starts = collections.Counter()
+    for seed in range(400):
+        request = games.MatchRequest("x", "tictactoe", seed, ("a", "a"), exploring_starts=4)
+        begun = games.start(request, {})
+        assert games.start(dataclasses.replace(request, players=("b", "a"), id="y"), {}).board == begun.board
+        assert begun.player is not None
+        starts[9 - begun.board.count(".")] += 1
+    # Five lengths, 80 of each expected; 4 standard deviations of sqrt(400 x .2 x .8) = 8.
+    assert set(starts) == {0, 1, 2, 3, 4} and all(abs(count - 80) < 32 for count in starts.values())
+    for name in GAMES:
+        request = games.MatchRequest("x", name, 0, ("a", "a"), exploring_starts=200)
+        assert games.start(request, {}).player is not None
+
+
+def test_what_comes_before_is_nobody_s_move():
+    requests = [games.MatchRequest(f"x/{i}", "tictactoe", i, ("a", "a"), exploring_starts=4) for i in range(20)]
+    matches = games.play_matches({"a": random_player()}, requests, settings())
+    lengths = []
+    for match in matches:
+        board = games.start(match.request, {})
+        for seat, action in match.moves:
+            assert seat == board.player
+            board.step(action)
+        assert board.player is None and board.returns() == match.returns
+        lengths.append(len(match.moves))
+    assert min(lengths) < 5  # fewer than any whole game has

@@ -189,6 +189,7 @@ def test_mesh_against_the_policy():
         ({"evaluation.opponents": ("stockfish",)}, r"evaluation.opponents has 'stockfish', which is none"),
         ({"selfplay.opponent": "endpoint"}, r"selfplay.endpoint.url='' is no http:// or https:// address"),
         ({"selfplay.opponent": "random", "selfplay.games": ("textarena:X-v0",)}, r"random cannot play .* TextArena"),
+        ({"selfplay.exploring_starts": 2, "selfplay.games": ("textarena:X-v0",)}, r"exploring_starts=2 needs legal"),
         ({"selfplay.context": "conversation", "sampler.slots": 1}, r"sampler.slots=1 cannot hold"),
         ({"evaluation.temperature": 0.0}, r"evaluation.temperature=0 makes every move certain"),
         ({"learner.optimizer_steps": 129}, r"optimizer_steps=129 is above selfplay.matches"),
