@@ -43,8 +43,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
     method.truncated_scores_zero = _switch(bool)  # switch False/True: an episode that is cut off returns 0
 
     config.policy = policy = ConfigDict()
-    # tiny, spiral: an embedded warm start; smollm2: that package's model; scratch: random, from architecture; or a
-    policy.init = "scratch"  # path: a Hugging Face folder (config.json and safetensors), a .gguf or an .npz
+    # tiny, spiral, tictactoe: an embedded warm start; smollm2: that package's model; scratch: random, from
+    # architecture; or a path: a Hugging Face folder (config.json and safetensors), a .gguf or an .npz
+    policy.init = "scratch"
     policy.dtype = "bfloat16"  # of activations: float32 | bfloat16; master weights and reductions are float32
     policy.remat = True  # recompute activations in the backward pass: less memory, more time
     policy.attention = "auto"  # auto: cudnn on GPUs where it can, splash on TPUs, else xla; or one of these
@@ -86,8 +87,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
     scaling.original_context = 0  # tokens of the context before (llama3, yarn)
 
     config.tokens = tokens = ConfigDict()
-    # tiny, spiral: an embedded SentencePiece model; policy: what comes with policy.init; or a path: a SentencePiece
-    tokens.tokenizer = "tiny"  # .model, a folder with tokenizer.json and a chat template, or a .gguf
+    # tiny, spiral, tictactoe: an embedded SentencePiece model; policy: what comes with policy.init; or a path: a
+    # SentencePiece .model, a folder with tokenizer.json and a chat template, or a .gguf
+    tokens.tokenizer = "tiny"
     tokens.thinking = True  # models that can do both reason before they answer; others do not ask
 
     config.sampler = sampler = ConfigDict()

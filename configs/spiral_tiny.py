@@ -91,7 +91,19 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.log.text_steps = 10
 
     if "tictactoe" in words:
+        config.run.steps = 150
+        config.policy.init = "tictactoe"
+        config.tokens.tokenizer = "tictactoe"
+        config.sampler.context = 64
+        config.learner.buckets = (32, 36, 64)
+        config.learner.optimizer_steps = 4
         config.selfplay.games = ("tictactoe",)
+        config.selfplay.matches = 256
+        config.selfplay.exploring_starts = 4
+        # Perfect play needs no chance: the likeliest move is what is judged.
+        config.evaluation.temperature = 0.0
+        config.evaluation.matches = 128
+        config.evaluation.positions = 1024
     if "compat" in words:
         config.games.kuhn_poker.rounds = 5
         config.sampler.context = 256  # each round says what the ones before it brought

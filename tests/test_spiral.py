@@ -16,11 +16,12 @@ import pytest
 from configs import spiral_tiny
 from spade_jax import compose, opponents, spiral, structs
 from spade_jax.envs.games import GAMES
+from spade_jax.evals import games as evals
 from spade_jax.evals import ratings
 from spade_jax.learner import partitioning
 from spade_jax.learner import state as state_lib
 from spade_jax.rollout import games
-from spade_jax.rollout.players import PolicyPlayer
+from spade_jax.rollout.players import PolicyPlayer, random_player
 from spade_jax.runtime import metrics, transcripts
 from spade_jax.runtime.checkpoint import Checkpointer
 from spade_jax.runtime.errors import UsageError
@@ -258,3 +259,18 @@ def test_the_embedded_policy_knows_the_form_of_every_game():
         # In these two it is weaker: .21 and .12 of its moves are invalid.
         bound = {"negotiation": 0.25, "tictactoe": 0.15}.get(name, 0.1)
         assert invalid / (moves + invalid) < bound, (name, invalid, moves)
+
+
+@pytest.mark.slow
+def test_the_embedded_policy_of_tictactoe_reads_the_board():
+    settings = config("tictactoe")
+    template = compose.chat_template(settings)
+    model, params = compose.policy(settings, template)
+    engine = compose.engine(settings, model, params, template, compose.mesh(settings, model))
+    policy = PolicyPlayer(engine, template, compose.policy_settings(settings, 0.0))
+    # Random moves keep the value in .58 of all positions.
+    assert evals.optimal_share(policy, positions=1000, label="x")["eval/tictactoe/optimal"] > 0.75
+    meetings = evals.Settings(("tictactoe",), ("random",), 100, 0, 0, compose.match_settings(settings))
+    players = {evals.POLICY: policy, "random": random_player()}
+    both, *_ = evals.table(evals.play_opponents(players, meetings, label="x"))
+    assert both["invalid"] <= 1 and both["loss"] < 20

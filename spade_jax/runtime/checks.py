@@ -17,7 +17,7 @@ from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.presets import GATE_CHECKS, get_key
 from spade_jax.runtime.profiling import parse_steps
 
-EMBEDDED = ("tiny", "spiral")  # the policies that come with the package, and their tokenizers
+EMBEDDED = ("tiny", "spiral", "tictactoe")  # the policies that come with the package, and their tokenizers
 POLICIES = (*EMBEDDED, "smollm2", "scratch")  # what policy.init may be beside a path
 LORA_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")  # weights of a layer that may have adapters
 NOVEL_TIERS = ("source", "tree", "shingles", "behaviour")
