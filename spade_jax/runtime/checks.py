@@ -72,6 +72,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "memory.rank": ("lower_bound", "regret"),
     "memory.eviction": ("cells", "oldest"),
     "corpus.draw": ("epoch", "uniform"),
+    "sandbox.hosts": ("local", "ray"),
     "sandbox.isolation": ("strict", "best_effort", "none"),
     "learner.estimator.agent": ("ema", "group_zscore", "group_mean", "leave_one_out", "none"),
     # The two roles' groups share the table of running baselines, so only one of them may use it.
@@ -432,6 +433,8 @@ def _check_gate(config: ConfigDict) -> None:
 
 def _check_sandbox(config: ConfigDict) -> None:
     sandbox = config.sandbox
+    if not sandbox.ray_address:
+        raise UsageError("sandbox.ray_address='' names no cluster; give HOST:PORT, or auto")
     if sandbox.memory_mb_total < sandbox.limits.memory_mb:
         raise UsageError(
             f"sandbox.memory_mb_total={sandbox.memory_mb_total} is less than one environment may use by "

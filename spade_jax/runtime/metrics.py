@@ -35,6 +35,7 @@ TAGS: dict[str, str] = {
     "agent/turns": "mean turns per plain episode",
     "agent/void_share": "share of episodes dropped because the environment, the sandbox or time failed",
     "agent/deadline_share": "share of episodes dropped because the rollout's deadline found them unfinished",
+    "agent/infrastructure_share": "share of episodes dropped because the sandbox failed, as where its machine died",
     "designer/regret": "mean over environments of return with hint minus return without, same seeds",
     "designer/regret_se": "standard error of designer/regret over environments",
     "designer/regret_null": "the same with the arms' labels swapped at random: must stay near 0",

@@ -25,6 +25,8 @@ MAY_DIFFER = (
     "log.",
     "profile.",
     "compile_cache.",
+    "sandbox.hosts",
+    "sandbox.ray_address",
 )
 
 # Keys that decide what a policy is and how it plays the held-out probe.

@@ -143,6 +143,13 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
+    def fileno(self) -> int:
+        """A descriptor that is readable when `poll` has something to take up.
+
+        For event loops, which have to call `poll` from time to time as well: deadlines pass in silence.
+        """
+        return self._epoll.fileno()
+
     @property
     def live(self) -> int:
         """Processes that exist or have been asked for, those being reaped included."""

@@ -202,8 +202,8 @@ def compare_batches(record: harness.Record, pool: Pool) -> None:
         pool.close(env)
 
 
-def fresh_programs(pool: Pool) -> float:
-    """Construct, 100 pipelined steps, destroy; both fork servers, eight under way."""
+def fresh_programs(pool: Pool, at_once: int = 8) -> float:
+    """Construct, 100 pipelined steps, destroy; both fork servers, `at_once` under way."""
 
     def begin(index: int) -> None:
         env = pool.open(PROGRAM, "Env", hash_seed=index % 2)
@@ -217,7 +217,7 @@ def fresh_programs(pool: Pool) -> float:
     begun = 0
     start = time.perf_counter()
     while begun < PROGRAMS or owed:
-        while begun < PROGRAMS and len(owed) < 8:
+        while begun < PROGRAMS and len(owed) < at_once:
             begin(begun)
             begun += 1
         for reply in pool.poll(None):

@@ -212,7 +212,8 @@ def test_what_a_deadline_finds_unfinished_is_void_and_the_rest_is_as_without_one
     assert len(slow.turns) <= 2 and slow.episode_return == 0.0 and never.turns == ()
     assert not engine.busy
     assert np.isnan(measure.wins([slow, never])).all()
-    assert measure.agent_metrics([*fine, slow, never])["agent/deadline_share"] == 0.5
+    metrics = measure.agent_metrics([*fine, slow, never])
+    assert (metrics["agent/deadline_share"], metrics["agent/infrastructure_share"]) == (0.5, 0.0)
 
 
 class ScriptedEngine:
