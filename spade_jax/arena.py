@@ -25,6 +25,7 @@ from spade_jax.runtime import compile_cache
 from spade_jax.runtime.checkpoint import Checkpointer
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.files import replacing
+from spade_jax.runtime.workdir import checkpoint_folder
 from spade_jax.sampler.score import score
 
 START = "start"
@@ -56,7 +57,7 @@ def games_suite(config: ConfigDict, workdirs: Sequence[str], out: str | None, *,
     shardings = state_lib.param_shardings(merged, mesh)
     contestants = [Contestant(START, state_lib.copy_params(merge_adapters(state.params, model.config)))]
     for workdir, run in zip(workdirs, run_names, strict=True):
-        with Checkpointer(f"{workdir}/checkpoints", keep=1, read_only=True) as checkpointer:
+        with Checkpointer(checkpoint_folder(workdir), keep=1, read_only=True) as checkpointer:
             restored = checkpointer.restore(state)
         if restored is None:
             raise UsageError(f"--workdirs: {workdir} holds no complete checkpoint; let the run save one")

@@ -33,11 +33,11 @@ from spade_jax.evals.probe import compare, play_probe
 from spade_jax.learner import state as state_lib
 from spade_jax.rollout.measure import mean_or_nan, wins
 from spade_jax.runtime import app, checks, compile_cache
-from spade_jax.runtime.checkpoint import Checkpointer
+from spade_jax.runtime.checkpoint import Checkpointer, checkpoint_path
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.files import replacing
 from spade_jax.runtime.presets import resolve_preset
-from spade_jax.runtime.workdir import compare_evaluation
+from spade_jax.runtime.workdir import checkpoint_folder, compare_evaluation
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The configuration that the runs were made with.")
 _WORKDIRS = flags.DEFINE_list("workdirs", None, "Workdirs of runs of one config that differ in their seed.")
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> None:
         if _SUITE.value == "games" and _OUT.value.endswith(".svg"):
             raise UsageError(f"--out={_OUT.value} is where the chart beside the figures goes; name a .json file")
     for workdir in _WORKDIRS.value:
-        if not (pathlib.Path(workdir) / "checkpoints").is_dir():
+        if not checkpoint_path(checkpoint_folder(workdir)).is_dir():
             raise UsageError(f"--workdirs: {workdir} holds no checkpoints; name the workdir of a run")
         for difference in compare_evaluation(workdir, config):
             print(f"{workdir}: config changed: {difference}", flush=True)
@@ -101,7 +101,7 @@ def probe_suite(config: ConfigDict, workdirs: Sequence[str], instances: int, out
         start_N = play(state.params, 0)
         runs = []
         for workdir in workdirs:
-            with Checkpointer(f"{workdir}/checkpoints", keep=1, read_only=True) as checkpointer:
+            with Checkpointer(checkpoint_folder(workdir), keep=1, read_only=True) as checkpointer:
                 restored = checkpointer.restore(state)
             if restored is None:
                 raise UsageError(f"--workdirs: {workdir} holds no complete checkpoint; let the run save one")

@@ -22,9 +22,9 @@ from spade_jax import compose
 from spade_jax.learner import state as state_lib
 from spade_jax.policy import huggingface, importing, safetensors, weights
 from spade_jax.runtime import app
-from spade_jax.runtime.checkpoint import Checkpointer
+from spade_jax.runtime.checkpoint import Checkpointer, checkpoint_path
 from spade_jax.runtime.errors import UsageError
-from spade_jax.runtime.workdir import read_config
+from spade_jax.runtime.workdir import checkpoint_folder, read_config
 from spade_jax.tokens import huggingface as tokenizer_files
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
@@ -36,7 +36,7 @@ _FILE_MB = flags.DEFINE_integer("file_mb", 5000, "Most megabytes of one safetens
 def main(argv: Sequence[str]) -> None:
     del argv
     workdir, out = pathlib.Path(_WORKDIR.value), pathlib.Path(_OUT.value)
-    if not (workdir / "checkpoints").is_dir():
+    if not checkpoint_path(checkpoint_folder(workdir)).is_dir():
         raise UsageError(f"--workdir={workdir} holds no checkpoints; name the workdir of a run")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"--out={out} is there already; name a new folder, or an empty one")
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> None:
     mesh = compose.mesh(config, model)
     optimizer = state_lib.make_optimizer(compose.optimizer_config(config), model)
     state = compose.train_state(config, model, optimizer, mesh, params)
-    with Checkpointer(f"{workdir}/checkpoints", keep=1, read_only=True) as checkpointer:
+    with Checkpointer(checkpoint_folder(workdir), keep=1, read_only=True) as checkpointer:
         restored = checkpointer.restore(state)
     if restored is None:
         raise UsageError(f"--workdir={workdir} holds no complete checkpoint; let the run save one")

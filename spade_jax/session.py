@@ -34,7 +34,7 @@ from spade_jax.runtime.presets import get_key
 from spade_jax.runtime.profiling import Profiler
 from spade_jax.runtime.progress import Cadence, Column, Progress
 from spade_jax.runtime.shutdown import Shutdown
-from spade_jax.runtime.workdir import WorkdirLock, compare_config, write_config
+from spade_jax.runtime.workdir import WorkdirLock, compare_config, refuse_foreign, write_config
 from spade_jax.sampler import Counters
 from spade_jax.tokens.chat import ChatTemplate
 
@@ -127,7 +127,9 @@ class Session:
         )
         self._shutdown = stack.enter_context(Shutdown())
         keeping = {"keep": config.checkpoint.keep, "keep_period": config.checkpoint.keep_period}
-        self._checkpointer = stack.enter_context(Checkpointer(f"{workdir}/checkpoints", **keeping))
+        folder = config.checkpoint.dir or f"{workdir}/checkpoints"
+        self._checkpointer = stack.enter_context(Checkpointer(folder, **keeping))
+        hosts.from_first(lambda: refuse_foreign(workdir, config, self._checkpointer.latest_step()))
         self.restored: dict[str, Any] | None = None
         self.first_step = 0
         if found := self._checkpointer.restore(state):

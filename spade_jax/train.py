@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -34,6 +33,7 @@ from spade_jax.rollout.trajectories import conversation_trajectory, training_set
 from spade_jax.runtime import app, checks, distributed, hosts, seeds, texts, transcripts
 from spade_jax.runtime.presets import resolve_preset
 from spade_jax.runtime.progress import SPADE
+from spade_jax.runtime.workdir import local_folder
 from spade_jax.sampler import Engine
 from spade_jax.sandbox import Pool
 from spade_jax.session import Session
@@ -46,7 +46,7 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: checkpoints,
 
 def main(argv: Sequence[str]) -> None:
     del argv
-    config, workdir = resolve_preset(_CONFIG.value), os.path.abspath(_WORKDIR.value)
+    config, workdir = resolve_preset(_CONFIG.value), local_folder("workdir", _WORKDIR.value)
     checks.check_config(config)
     with contextlib.ExitStack() as stack:
         stack.enter_context(compose.sandbox_failures())

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
+from etils import epath
 
 from spade_jax.runtime import hosts
 from spade_jax.runtime.app import disk_full
@@ -41,13 +42,37 @@ class Restored(NamedTuple):
     host: dict[str, Any]
 
 
+def checkpoint_path(directory: str | os.PathLike[str]) -> epath.Path:
+    """The folder of checkpoints, which need not exist.
+
+    Raises:
+      UsageError: it is no folder, or where it lies cannot be reached.
+    """
+    # Asked before Orbax is, whose threads outlive a constructor that fails and then keep the process alive.
+    try:
+        path = epath.Path(directory)
+        if not _is_remote(directory):  # etils would take a URL for a relative path
+            path = path.absolute()
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{path} is not a folder; move it away or name another workdir")
+    except ImportError as error:
+        raise UsageError(f"{directory} needs the package gcsfs ({error}); install spade_jax[gcs]") from error
+    except UsageError:
+        raise
+    except Exception as error:  # noqa: BLE001 (of whichever client it is)
+        raise UsageError(
+            f"{directory} cannot be reached ({_first_line(error)}); mend that, or name another checkpoint.dir"
+        ) from error
+    return path
+
+
 class Checkpointer:
     """Saves in the background, keeps the newest few, restores the latest.
 
     Every process of a multi-host run constructs one and calls the same methods.
 
     Args:
-      directory: the `checkpoints/` folder of a workdir.
+      directory: the `checkpoints/` folder of a workdir, or a folder of Cloud Storage, gs://BUCKET/PATH.
       keep: how many of the newest checkpoints stay on disk.
       keep_period: those of steps that it divides stay as well; 0: none of them.
       read_only: nothing on disk is changed; for looking at a run from outside.
@@ -56,10 +81,7 @@ class Checkpointer:
     def __init__(
         self, directory: str | os.PathLike[str], *, keep: int, keep_period: int = 0, read_only: bool = False
     ) -> None:
-        self._directory = Path(directory).absolute()
-        # Asked before Orbax is, whose threads outlive a constructor that fails and then keep the process alive.
-        if self._directory.exists() and not self._directory.is_dir():
-            raise UsageError(f"{self._directory} is not a folder; move it away or name another workdir")
+        self._directory = checkpoint_path(directory)
         self._read_only = read_only
         # Orbax logs, from threads of its own and with tracebacks, what it also raises and we say in a sentence.
         logging.getLogger("absl").addFilter(_not_from_orbax)
@@ -183,11 +205,13 @@ class Checkpointer:
         self._manager.reload()
 
     def _rename(self, step: int, reason: str, going_on_from: int) -> None:
-        path, folder = self._directory / str(step), self._directory.with_name(f"{self._directory.name}.damaged")
+        path, folder = self._directory / str(step), self._directory.parent / f"{self._directory.name}.damaged"
         names = (f"{step}" if i == 0 else f"{step}.{i}" for i in itertools.count())
         target = next(folder / name for name in names if not (folder / name).exists())
         try:
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            if _is_remote(folder):  # whose empty folders do not exist
+                (folder / "README").write_text("Checkpoints that could not be read.\n")
             path.rename(target)
         except OSError as error:
             raise RunError(
@@ -243,7 +267,12 @@ class Checkpointer:
         """Steps on disk; asked of the disk, because a failed save may still be in the manager's list."""
         if not self._directory.is_dir():
             return []
-        return sorted(int(entry.name) for entry in self._directory.iterdir() if entry.name.isdigit())
+        steps = (entry for entry in self._directory.iterdir() if entry.name.isdigit())
+        return sorted(int(entry.name) for entry in steps if ocp.utils.is_checkpoint_finalized(entry))
+
+
+def _is_remote(path: str | os.PathLike[str]) -> bool:
+    return "://" in os.fspath(path)
 
 
 def _not_from_orbax(record: logging.LogRecord) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import stat
 from typing import Any
 
@@ -451,6 +452,9 @@ def _check_paths(config: ConfigDict) -> None:
     paths, weights = corpus_paths(config), tuple(config.corpus.weights)
     if not config.compile_cache.dir.strip():
         raise UsageError(f"compile_cache.dir={config.compile_cache.dir!r} is empty; use auto, off, or a directory")
+    folder = config.checkpoint.dir
+    if "://" in folder and not re.match("gs://[^/]+/.", folder):
+        raise UsageError(f"checkpoint.dir={folder} is in no store that we know; give gs://BUCKET/PATH or a folder")
     if "" in paths:
         raise UsageError(f"corpus.path={config.corpus.path!r} has an empty name; give files or folders, or 'builtin'")
     if len(set(paths)) != len(paths):

@@ -21,7 +21,10 @@ CONFIG_FILE = "config.json"
 MAY_DIFFER = (
     "run.steps",
     "run.allow_config_change",
-    "checkpoint.",
+    "checkpoint.save_steps",
+    "checkpoint.save_secs",
+    "checkpoint.keep",
+    "checkpoint.keep_period",
     "log.",
     "profile.",
     "compile_cache.",
@@ -97,6 +100,43 @@ class WorkdirLock:
 
     def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self.release()
+
+
+def local_folder(flag: str, value: str) -> str:
+    """The absolute path of a folder on this machine.
+
+    Raises:
+      UsageError: it names a folder of another store.
+    """
+    if "://" in value:
+        raise UsageError(
+            f"--{flag}={value} is on no disk of this machine, as the metrics, the transcripts and the store of "
+            f"environments have to be; name a local folder, and put the checkpoints there with "
+            f"--config.checkpoint.dir={value}/checkpoints"
+        )
+    return os.path.abspath(value)
+
+
+def checkpoint_folder(workdir: str | os.PathLike[str]) -> str:
+    """Where the checkpoints of a run are that has begun: what its config says, else in its workdir."""
+    config = _read_config(workdir) or {}
+    return config.get("checkpoint", {}).get("dir") or f"{workdir}/checkpoints"
+
+
+def refuse_foreign(workdir: str | os.PathLike[str], config: ConfigDict, newest: int | None) -> None:
+    """Keeps a new run out of another one's checkpoints.
+
+    Args:
+      newest: the step of the newest checkpoint, None where there is none.
+
+    Raises:
+      UsageError: there are checkpoints, and no run in this workdir that could have made them.
+    """
+    if newest is not None and config.checkpoint.dir and _read_config(workdir) is None:
+        raise UsageError(
+            f"checkpoint.dir={config.checkpoint.dir} holds checkpoints (the newest of step {newest}) of a run whose "
+            f"workdir is not {workdir}; name that workdir to go on with it, or another checkpoint.dir"
+        )
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

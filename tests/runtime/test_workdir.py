@@ -13,10 +13,13 @@ from spade_jax.runtime.presets import resolve_preset
 from spade_jax.runtime.workdir import (
     EVALUATION,
     WorkdirLock,
+    checkpoint_folder,
     compare_config,
     compare_evaluation,
     config_differences,
     flatten,
+    local_folder,
+    refuse_foreign,
     write_config,
 )
 
@@ -53,6 +56,29 @@ def test_impossible_workdir(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be used"):
         WorkdirLock(tmp_path / "file")
+
+
+def test_a_workdir_is_on_a_disk_of_this_machine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert local_folder("workdir", "a") == str(tmp_path / "a")
+    with pytest.raises(UsageError, match=r"--workdir=gs://b/a is on no disk .* --config.checkpoint.dir=gs://b/a/checkp"):
+        local_folder("workdir", "gs://b/a")
+
+
+def test_checkpoints_are_where_the_runs_config_says_and_are_no_other_runs(tmp_path):
+    config = resolve_preset(base.get_config())
+    assert checkpoint_folder(tmp_path) == f"{tmp_path}/checkpoints"
+    write_config(tmp_path, config)
+    assert checkpoint_folder(tmp_path) == f"{tmp_path}/checkpoints"
+    config.checkpoint.dir = "gs://bucket/a"
+    refuse_foreign(tmp_path / "new", config, None)
+    with pytest.raises(UsageError, match=r"gs://bucket/a holds checkpoints \(the newest of step 7\) of a run whose"):
+        refuse_foreign(tmp_path / "new", config, 7)
+    with pytest.raises(UsageError, match="checkpoint.dir:  -> gs://bucket/a"):
+        compare_config(tmp_path, config)
+    write_config(tmp_path, config)
+    assert checkpoint_folder(tmp_path) == "gs://bucket/a"
+    refuse_foreign(tmp_path, config, 7)
 
 
 def test_config_is_written_and_compared(tmp_path):
