@@ -141,6 +141,8 @@ def play_episodes(
             lambda share: _Loop(engine, pool, template, share, settings, over, patient=not deadline_secs).run(),
             structs.Episode,
             structs.Turn,
+            # Both arms of a pair: what a lost host costs is then worth nothing to the others anyway.
+            together=lambda request: (request.record.id, request.seed_index),
         )
 
 

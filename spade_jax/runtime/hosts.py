@@ -15,7 +15,7 @@ import dataclasses
 import json
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -39,13 +39,19 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def spread(items: Sequence[Item], work: Callable[[Sequence[Item]], Sequence[T]], *structs: type) -> list[T]:
+def spread(
+    items: Sequence[Item],
+    work: Callable[[Sequence[Item]], Sequence[T]],
+    *structs: type,
+    together: Callable[[Item], Hashable] | None = None,
+) -> list[T]:
     """`work(items)`, every process doing a share of it.
 
     Args:
       items: the same in every process.
       work: returns a result for each of the items that it is given, which may be none.
       structs: the dataclasses that results consist of, beside JSON values, tuples and arrays.
+      together: items for which it is equal are done by one process; None: each by whichever.
 
     Returns:
       A result for each item, in order, the same in every process.
@@ -54,8 +60,12 @@ def spread(items: Sequence[Item], work: Callable[[Sequence[Item]], Sequence[T]],
     if processes == 1:
         return list(work(items))
     # Dealt like cards: neighbours cost about the same, so that the shares do.
-    shares = gather(list(work(items[process::processes])), *structs)
-    return [shares[i % processes][i // processes] for i in range(len(items))]
+    seen: dict[Hashable, int] = {}
+    keys = range(len(items)) if together is None else map(together, items)
+    dealt = [seen.setdefault(key, len(seen)) % processes for key in keys]
+    mine = [item for item, owner in zip(items, dealt, strict=True) if owner == process]
+    shares = [iter(share) for share in gather(list(work(mine)), *structs)]
+    return [next(shares[owner]) for owner in dealt]
 
 
 def gather(value: T, *structs: type) -> list[T]:

@@ -74,6 +74,35 @@ def test_a_process_by_itself_does_all_the_work():
     assert hosts.gather("x") == ["x"] and hosts.from_first(lambda: 5) == 5
 
 
+class Dealt(Exception):
+    """Carries what one process would send to the others."""
+
+
+@pytest.mark.parametrize("processes", [2, 3, 4])
+@pytest.mark.parametrize("together", [None, lambda item: (item[0], item[2])], ids=["each", "pairs"])
+def test_work_is_dealt_evenly_and_what_belongs_together_to_one_process(monkeypatch, processes, together):
+    items = [(name, arm, seed) for name in "abcde" for arm in ("plain", "hinted") for seed in range(3)]
+    monkeypatch.setattr(hosts.jax, "process_count", lambda: processes)
+
+    def send(share):
+        raise Dealt(share)
+
+    monkeypatch.setattr(hosts, "gather", send)
+    shares = []
+    for process in range(processes):
+        monkeypatch.setattr(hosts.jax, "process_index", lambda process=process: process)
+        with pytest.raises(Dealt) as dealt:
+            hosts.spread(items, list, together=together)
+        shares.append(dealt.value.args[0])
+    assert sorted(item for share in shares for item in share) == sorted(items)
+    assert max(map(len, shares)) - min(map(len, shares)) <= (2 if together else 1)
+    owners = {item: process for process, share in enumerate(shares) for item in share}
+    split = [owners[name, "plain", seed] != owners[name, "hinted", seed] for name in "abcde" for seed in range(3)]
+    assert any(split) == (together is None and processes != 3)
+    monkeypatch.setattr(hosts, "gather", lambda _: shares)
+    assert hosts.spread(items, list, together=together) == items
+
+
 def test_a_deadline_passes_in_its_time_and_none_never_does():
     with hosts.deadline("none", 0) as over:
         assert not over()
