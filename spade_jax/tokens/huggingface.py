@@ -1,4 +1,4 @@
-"""Tokenizers of published models: a `tokenizer.json`, or the vocabulary and merges that a GGUF file holds.
+"""Tokenizers of published models: a `tokenizer.json`, or what `gguf_vocabulary` makes of a GGUF file.
 
 Control tokens are the tokens that the model's makers marked as special. Untrusted text is encoded with their
 recognition off, so that a document that spells one becomes ordinary pieces.
@@ -13,6 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spade_jax.tokens import gguf_vocabulary
+
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
@@ -22,17 +24,6 @@ FILES = (TOKENIZER_FILE, CONFIG_FILE, TEMPLATE_FILE, "special_tokens_map.json", 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NAMED = ("bos_token", "eos_token", "pad_token", "unk_token")
-
-# Splitting of text before the merges, by the name that GGUF gives it.
-_WORDS = {
-    "gpt-2": None,
-    "smollm": None,
-    "llama-bpe": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
-    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
-}
-_GGUF_CONTROL, _GGUF_USER_DEFINED = 3, 4
 
 
 class HuggingFaceTokenizer:
@@ -109,17 +100,9 @@ def without_surrogates(text: str) -> str:
     return _SURROGATE.sub("\ufffd", text)
 
 
-def _package() -> Any:
-    try:
-        import tokenizers  # an extra: the embedded policy does without
-    except ImportError as error:
-        raise ValueError("this tokenizer needs the tokenizers package; install spade_jax[hf]") from error
-    return tokenizers
-
-
 def _backend(text: str) -> Any:
     try:
-        backend = _package().Tokenizer.from_str(text)
+        backend = gguf_vocabulary.package().Tokenizer.from_str(text)
     except ValueError:
         raise
     except Exception as error:  # the package raises nothing more special
@@ -162,10 +145,10 @@ def from_folder(folder: pathlib.Path) -> tuple[HuggingFaceTokenizer, str]:
 
 
 def from_gguf(path: pathlib.Path) -> tuple[HuggingFaceTokenizer, str]:
-    """(tokenizer, chat template) of a GGUF file with a byte-level BPE vocabulary.
+    """(tokenizer, chat template) of a GGUF file.
 
     Raises:
-      ValueError: it has another kind of vocabulary, or no chat template.
+      ValueError: it has an unknown kind of vocabulary, or no chat template.
     """
     try:
         import gguf
@@ -180,18 +163,16 @@ def from_gguf(path: pathlib.Path) -> tuple[HuggingFaceTokenizer, str]:
         full = f"tokenizer.{name}"
         return fields[full].contents() if full in fields else default
 
-    kind, words = field("ggml.model"), field("ggml.pre", "gpt-2")
-    if kind != "gpt2" or words not in _WORDS:
-        raise ValueError(
-            f"{path}: a vocabulary of kind {kind}/{words} is not known, only gpt2 with {', '.join(_WORDS)}; give "
-            "tokens.tokenizer the folder of the original model"
-        )
     template = field("chat_template")
     if template is None:
         raise ValueError(f"{path} holds no chat template, so it is no model to talk with; take an instruct model")
-    tokens, types = field("ggml.tokens"), field("ggml.token_type")
+    try:
+        text = gguf_vocabulary.tokenizer_json(field)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    tokens = field("ggml.tokens")
     named = {role: tokens[index] for role in _NAMED if (index := _named_id(field, role)) is not None}
-    return HuggingFaceTokenizer(_bpe(tokens, types, field("ggml.merges"), words), named), template
+    return HuggingFaceTokenizer(text, named), template
 
 
 def write(folder: pathlib.Path, tokenizer: HuggingFaceTokenizer, template: str) -> None:
@@ -204,36 +185,3 @@ def write(folder: pathlib.Path, tokenizer: HuggingFaceTokenizer, template: str) 
 def _named_id(field: Any, role: str) -> int | None:
     spelled = {"pad_token": "padding_token", "unk_token": "unknown_token"}
     return field(f"ggml.{spelled.get(role, role)}_id")
-
-
-def _bpe(tokens: Sequence[str], types: Sequence[int], merges: Sequence[str], words: str) -> str:
-    """A tokenizer.json of a byte-level BPE vocabulary."""
-    package = _package()
-    vocabulary = {token: i for i, token in enumerate(tokens)}
-    model = package.models.BPE(
-        vocab=vocabulary,
-        merges=[tuple(merge.split(" ")) for merge in merges],
-        ignore_merges=words == "llama-bpe",
-    )
-    tokenizer = package.Tokenizer(model)
-    splitting = package.pre_tokenizers
-    if words == "qwen2":
-        tokenizer.normalizer = package.normalizers.NFC()
-    if words == "smollm":
-        first = splitting.Digits(individual_digits=True)
-        tokenizer.pre_tokenizer = splitting.Sequence([first, splitting.ByteLevel(add_prefix_space=False)])
-    elif _WORDS[words] is None:
-        tokenizer.pre_tokenizer = splitting.ByteLevel(add_prefix_space=False)
-    else:
-        first = splitting.Split(package.Regex(_WORDS[words]), behavior="isolated")
-        rest = splitting.ByteLevel(add_prefix_space=False, use_regex=False)
-        tokenizer.pre_tokenizer = splitting.Sequence([first, rest])
-    tokenizer.decoder = package.decoders.ByteLevel()
-    added = {_GGUF_CONTROL: tokenizer.add_special_tokens, _GGUF_USER_DEFINED: tokenizer.add_tokens}
-    for kind, add in added.items():
-        add([
-            package.AddedToken(token, normalized=False, special=kind == _GGUF_CONTROL)
-            for token, its_kind in zip(tokens, types, strict=True)
-            if its_kind == kind
-        ])  # fmt: skip
-    return tokenizer.to_str()
