@@ -54,7 +54,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
     config.policy.init = "models/gemma-3-4b-it"
     config.tokens.tokenizer = "policy"
-    config.sampler.slots = 64
+    config.sampler.slots = 48
     config.mesh.data, config.mesh.fsdp = 1, 8
 
     if "runlocal" in words:

@@ -43,7 +43,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.policy.init = "models/Qwen3-4B"
     config.tokens.tokenizer = "policy"
     config.tokens.thinking = False
-    config.sampler.slots = 64
+    config.sampler.slots = 48
     config.mesh.data, config.mesh.fsdp = 1, 8
 
     if "runlocal" in words:

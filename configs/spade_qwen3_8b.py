@@ -50,7 +50,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.policy.init = "models/Qwen3-8B"
     config.tokens.tokenizer = "policy"
     config.tokens.thinking = True
-    config.sampler.slots = 32
+    config.sampler.slots = 16
     config.learner.kl_coefficient = 0.005
     config.mesh.data, config.mesh.fsdp = 1, 8
 
@@ -58,7 +58,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
         config.policy.lora.rank = 32
         config.learner.optimizer.learning_rate = 1e-5
         config.sampler.slots = 8
-        config.mesh.data, config.mesh.fsdp = 1, 2
+        config.mesh.data, config.mesh.fsdp = 1, 4
     if "runlocal" in words:
         tiny_random.substitute(config, qk_norm=True, tied_head=False, rope_theta=1e6)
     if "paper" in words:

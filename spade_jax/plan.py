@@ -6,13 +6,15 @@ Compiles the learner's gradient for as many simulated devices, and a prefill and
 process, with shapes in place of weights, and prints what each device would hold, what it would send to the others and
 how fast it could be at best.
 `policy.init` may be a folder with nothing but the model's config.json. Temporary memory and communication are those
-that XLA's CPU compiler plans: a guide, no promise.
+that XLA's CPU compiler plans for operations that run one after another: a guide, no promise. It holds some of what is
+bfloat16 in float32, and the scores of attention, which the kernels for GPUs and TPUs never hold.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,8 +47,8 @@ from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.flops import training_flops
 from spade_jax.runtime.presets import resolve_preset
 from spade_jax.sampler import SamplingConfig, cache_spec
-from spade_jax.sampler.decode import SlotState, decode_block, prefill
-from spade_jax.sampler.engine import sampling_params
+from spade_jax.sampler.decode import SlotState, decode_block, prefill, shares
+from spade_jax.sampler.engine import largest_prefill, sampling_params
 from spade_jax.sampler.sampling import pack
 from spade_jax.structs import Trajectory
 
@@ -75,7 +77,9 @@ KINDS = {
 }
 _KIND = flags.DEFINE_enum("device_kind", "h100-80g", tuple(KINDS), "What they are.")
 _USABLE = 0.92  # share of the memory that is not the driver's and the allocator's
-_PREFILL = (4, 512)  # rows and tokens of the prefill that is compiled
+# Accelerators run one operation after another, in an order that saves memory. Compiled to run side by side, as CPUs
+# would, what is temporary takes several times as much.
+_IN_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 
 def main(argv: Sequence[str]) -> None:
@@ -87,6 +91,7 @@ def main(argv: Sequence[str]) -> None:
         raise UsageError(
             f"--devices={_DEVICES.value} are not shared evenly by --processes={_PROCESSES.value}; use a divisor"
         )
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_IN_ORDER}"  # read when the backend starts
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", _DEVICES.value)
     kind = KINDS[_KIND.value]
@@ -101,7 +106,7 @@ def main(argv: Sequence[str]) -> None:
     own = sampler_mesh(mesh, _PROCESSES.value)
     held, gradient = resident(config, model, mesh, own), compile_gradient(config, model, mesh)
     prefilled, decoded = compile_sampler(config, model, own)
-    needed = temporary(config, mesh, gradient, prefilled, decoded)
+    needed = temporary(config, model, mesh, own, gradient, prefilled, decoded)
     new, kept = handed_over(config, model, mesh, own)
     if new:
         needed["new weights beside the old"] = new + (kept if own.size < mesh.size else 0.0)
@@ -247,13 +252,15 @@ def placed_params(model: Decoder, mesh: jax.sharding.Mesh) -> Any:
 
 def temporary(
     config: ConfigDict,
+    model: Decoder,
     mesh: jax.sharding.Mesh,
+    own: jax.sharding.Mesh,
     gradient: jax.stages.Compiled,
     prefilled: jax.stages.Compiled,
     decoded: jax.stages.Compiled,
 ) -> dict[str, float]:
     """What a device needs within a compiled function beyond its arguments, in bytes."""
-    (count, length), (R, P) = micro_batch(config, mesh), _prompt(config)
+    (count, length), (R, P) = micro_batch(config, mesh), _prompt(config, model, own)
     return {
         f"gradient of {count} x {length} tokens": _temporary(gradient),
         f"prefill of {R} x {P} tokens": _temporary(prefilled),
@@ -261,9 +268,11 @@ def temporary(
     }
 
 
-def _prompt(config: ConfigDict) -> tuple[int, int]:
-    """Rows and tokens of the prefill."""
-    return min(_PREFILL[0], config.sampler.slots), min(_PREFILL[1], config.sampler.context)
+def _prompt(config: ConfigDict, model: Decoder, mesh: jax.sharding.Mesh) -> tuple[int, int]:
+    """Rows and tokens of the largest prefill at full context."""
+    parts = shares(_cache(config, model, mesh)[1])
+    rows, tokens = largest_prefill(model.config, parts, config.sampler.cache_dtype, config.sampler.context)
+    return rows * parts, tokens
 
 
 def compile_sampler(
@@ -277,7 +286,7 @@ def compile_sampler(
         low = cast_like(low, _sampler_params(config, model))
     shapes, sharding = _cache(config, model, mesh)
     cache = jax.tree.map(lambda s: _placed(s, sharding), shapes)
-    R, P = _prompt(config)
+    R, P = _prompt(config, model, mesh)
     numbers = np.zeros(R, np.int32)
     with jax.set_mesh(mesh):
         filled = prefill.lower(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
@@ -13,8 +14,8 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def plan(*arguments):
-    command = [sys.executable, "-m", "spade_jax.plan", f"--config={ROOT}/configs/spade_qwen3_30b_a3b.py:runlocal"]
+def plan(*arguments, variant=":runlocal"):
+    command = [sys.executable, "-m", "spade_jax.plan", f"--config={ROOT}/configs/spade_qwen3_30b_a3b.py{variant}"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run([*command, *arguments], env=env, capture_output=True, text=True, timeout=900, check=False)
 
@@ -64,6 +65,28 @@ def test_what_int8_is_made_from_is_counted_where_it_is_a_copy(flags, behind):
     assert figures["new weights beside the old"] >= behind * whole - 0.01
     if "--processes=2" in flags:
         assert f"each device receives {whole / 2:.3g} GB of new weights per update" in run.stdout
+
+
+# The shape of Qwen3-30B-A3B as its makers publish it.
+QWEN3_30B_A3B = dict(
+    model_type="qwen3_moe", vocab_size=151_936, hidden_size=2048, moe_intermediate_size=768, num_hidden_layers=48,
+    num_attention_heads=32, num_key_value_heads=4, head_dim=128, num_experts=128, num_experts_per_tok=8,
+    norm_topk_prob=True, rope_theta=1e6, tie_word_embeddings=False,
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_whole_of_qwen3_30b_a3b_fits_the_mesh_that_its_config_states(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_30B_A3B))
+    run = plan("--devices=32", "--device_kind=h100-80g", f"--config.policy.init={tmp_path}", variant="")
+    figures = figures_of(run)
+    assert "32 x h100-80g: data 1, fsdp 4, tensor 1, expert 8" in run.stdout and "\nfits\n" in run.stdout
+    experts, others = 48 * 128 * 3 * 2048 * 768, 2 * 151_936 * 2048 + 48 * (2 * 32 + 2 * 4) * 128 * 2048
+    assert figures["weights"] == pytest.approx(4 * (experts / 32 + others / 4) / 1e9, abs=0.02)
+    assert figures["cache"] == pytest.approx(48 * 2 * 4 * 128 * 32_768 * 2 / 1e9, abs=0.01)  # one slot a device
+    # Of four rows of the cache that all devices were sent it was 75 GB.
+    (prefill,) = (size for name, size in figures.items() if name.startswith("prefill of 32 x 256"))
+    assert prefill < 20
 
 
 def test_impossible_meshes_are_one_sentence():

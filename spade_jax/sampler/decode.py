@@ -4,17 +4,23 @@ A slot's row of the cache is left-aligned: index c holds the keys and values of 
 conversation's token c. Each function works on the first `window` positions only, a
 power of two that covers the live tokens, so cost follows live length, not the limit.
 
+On a mesh a device may hold a share of the slots only. Rows never leave it: the rows of a prefill or of a copy come in
+equal parts, one for each share, and a row's slot is counted from the begin of its share.
+
 Axis legend: S slots, C context, R rows of a call, P tokens per row of a prefill, W steps.
 """
 
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from spade_jax.policy import Decoder, KVCache, join_layers, split_layers
 from spade_jax.sampler.sampling import SamplingArrays, draw
@@ -40,7 +46,15 @@ class SlotState(NamedTuple):
     settings: SamplingArrays
 
 
-def _constrain(cache: Cache, sharding: jax.sharding.Sharding | None) -> Cache:
+def shares(sharding: NamedSharding | None) -> int:
+    """Among how many devices (or groups of devices that split the heads) the slots are split."""
+    if sharding is None:
+        return 1
+    (axes, _) = sharding.spec
+    return math.prod(sharding.mesh.shape[axis] for axis in axes or ())
+
+
+def _constrain(cache: Cache, sharding: NamedSharding | None) -> Cache:
     return cache if sharding is None else jax.lax.with_sharding_constraint(cache, sharding)
 
 
@@ -59,21 +73,41 @@ def _write(cache: Cache, part: Cache) -> Cache:
     return jax.tree.map(update, cache, part)
 
 
-def _gather(cache: Cache, rows_R: jax.Array, window: int) -> Cache:
+def _by_share(function: Callable, sharding: NamedSharding | None, *in_specs: Any) -> Callable:
+    """A function of caches and of rows, on each device with the share of them that it holds."""
+    if shares(sharding) == 1:
+        return function
+    # XLA by itself would send whole rows of the cache to all devices.
+    return jax.shard_map(
+        function, mesh=sharding.mesh, in_specs=in_specs, out_specs=sharding.spec, check_vma=False
+    )
+
+
+def _gather(cache: Cache, rows_R: jax.Array, window: int, sharding: NamedSharding | None = None) -> Cache:
     """The first `window` positions of some rows."""
-    return tuple(KVCache(layer.k[rows_R, :, :, :window], layer.v[rows_R, :, :window]) for layer in cache)
+
+    def gather(cache: Cache, rows_R: jax.Array) -> Cache:
+        return tuple(KVCache(layer.k[rows_R, :, :, :window], layer.v[rows_R, :, :window]) for layer in cache)
+
+    spec = PartitionSpec() if sharding is None else sharding.spec
+    return _by_share(gather, sharding, spec, PartitionSpec(*spec[:1]))(cache, rows_R)
 
 
-def _scatter(cache: Cache, rows_R: jax.Array, part: Cache) -> Cache:
+def _scatter(cache: Cache, rows_R: jax.Array, part: Cache, sharding: NamedSharding | None = None) -> Cache:
     """Inverse of `_gather`; a row index beyond the cache (padding) writes nothing."""
     window = part[0].context
-    return tuple(
-        KVCache(
-            k=layer.k.at[rows_R, :, :, :window].set(new.k, mode="drop"),
-            v=layer.v.at[rows_R, :, :window].set(new.v, mode="drop"),
+
+    def scatter(cache: Cache, rows_R: jax.Array, part: Cache) -> Cache:
+        return tuple(
+            KVCache(
+                k=layer.k.at[rows_R, :, :, :window].set(new.k, mode="drop"),
+                v=layer.v.at[rows_R, :, :window].set(new.v, mode="drop"),
+            )
+            for layer, new in zip(cache, part, strict=True)
         )
-        for layer, new in zip(cache, part, strict=True)
-    )
+
+    spec = PartitionSpec() if sharding is None else sharding.spec
+    return _by_share(scatter, sharding, spec, PartitionSpec(*spec[:1]), spec)(cache, rows_R, part)
 
 
 def _scatter_drawn(cache: Cache, rows_R: jax.Array, part: Cache, starts_R: jax.Array, count: int) -> Cache:
@@ -104,7 +138,7 @@ def prefill(
     counts_R: jax.Array,
     *,
     window: int,
-    sharding: jax.sharding.Sharding | None = None,
+    sharding: NamedSharding | None = None,
 ) -> Cache:
     """Writes keys and values of the next tokens of some conversations.
 
@@ -113,7 +147,7 @@ def prefill(
       params: its parameters.
       cache: per-layer caches of all slots; donated.
       tokens_RxP: int32[R, P], padded on the right.
-      slots_R: int32[R], distinct; >= S for a padding row.
+      slots_R: int32[R], distinct within a share, counted from its begin; past its end for a padding row.
       starts_R: int32[R], position of each row's first token.
       counts_R: int32[R], number of real tokens of each row.
       window: cache positions in use, at least max(starts + counts).
@@ -121,9 +155,9 @@ def prefill(
     """
     column = jnp.arange(tokens_RxP.shape[1])
     positions = jnp.where(column < counts_R[:, None], starts_R[:, None] + column, window)
-    rows = join_layers(_gather(cache, slots_R, window))
+    rows = join_layers(_gather(cache, slots_R, window, sharding))
     _, rows = model.apply({"params": params}, tokens_RxP, positions, rows)
-    return _constrain(_scatter(cache, slots_R, split_layers(rows)), sharding)
+    return _constrain(_scatter(cache, slots_R, split_layers(rows), sharding), sharding)
 
 
 @functools.partial(jax.jit, static_argnames=("window", "sharding"), donate_argnames="cache")
@@ -133,10 +167,13 @@ def copy_rows(
     targets_R: jax.Array,
     *,
     window: int,
-    sharding: jax.sharding.Sharding | None = None,
+    sharding: NamedSharding | None = None,
 ) -> Cache:
-    """Copies the first `window` positions of rows `sources` to rows `targets` (>= S: padding); cache is donated."""
-    return _constrain(_scatter(cache, targets_R, _gather(cache, sources_R, window)), sharding)
+    """Copies the first `window` positions of rows `sources` to rows `targets` of the same share; cache is donated.
+
+    A target past its share's end (padding) writes nothing.
+    """
+    return _constrain(_scatter(cache, targets_R, _gather(cache, sources_R, window, sharding), sharding), sharding)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "steps", "window", "sharding"), donate_argnames="cache")
@@ -152,7 +189,7 @@ def decode_block(
     *,
     steps: int,
     window: int,
-    sharding: jax.sharding.Sharding | None = None,
+    sharding: NamedSharding | None = None,
 ) -> tuple[Cache, jax.Array, jax.Array]:
     """Draws up to `steps` tokens in all or some slots; ends early when fewer than `least` of them are busy.
 

@@ -14,10 +14,11 @@ import hashlib
 import heapq
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from spade_jax.policy import (
@@ -30,7 +31,7 @@ from spade_jax.policy import (
     split_layers,
     unrolled_params,
 )
-from spade_jax.sampler.decode import SlotState, copy_rows, decode_block, prefill
+from spade_jax.sampler.decode import SlotState, copy_rows, decode_block, prefill, shares
 from spade_jax.sampler.sampling import SamplingConfig, pack
 
 # Shapes of the prefill: few, because each pair costs a compilation, yet near what is needed,
@@ -38,6 +39,7 @@ from spade_jax.sampler.sampling import SamplingConfig, pack
 _CHUNKS = (16, 64, 256)
 _ROWS = (4, 8, 32)
 _MAX_SCORES = 1 << 29  # rows x chunk x heads x window of one call: at most 2 GiB of attention scores
+_MAX_CACHED = 1 << 32  # bytes of the cache that the rows of one call have, of which there are copies while it runs
 _MIN_WINDOW = 256
 _MIN_DECODE = 8  # rows below which a decode step gets no cheaper
 # Rows cost what they cost, idle or not:
@@ -170,6 +172,33 @@ def sampling_params(params: Any, config: DecoderConfig, weight_dtype: str) -> An
 _converted = jax.jit(sampling_params, static_argnums=(1, 2))
 
 
+def prefill_rows(config: DecoderConfig, parts: int, cache_dtype: str, chunk: int, window: int) -> tuple[int, ...]:
+    """Rows that a prefill may have in each of as many parts of the slots; the fewest first.
+
+    Args:
+      config: the network's shape.
+      parts: see `decode.shares`.
+      cache_dtype: of keys and values.
+      chunk: tokens of a row.
+      window: cache positions in use.
+    """
+    scores = chunk * config.num_heads * window
+    cached = 2 * config.num_layers * config.num_kv_heads * config.head_dim * window * jnp.dtype(cache_dtype).itemsize
+    most = min(_MAX_SCORES // scores, _MAX_CACHED // cached)
+    return tuple(n for n in _row_sizes(parts) if n <= most) or (1,)
+
+
+def _row_sizes(parts: int) -> tuple[int, ...]:
+    """Rows of a call in each of as many parts of the slots."""
+    return tuple(sorted({max(1, rows // parts) for rows in _ROWS}))
+
+
+def largest_prefill(config: DecoderConfig, parts: int, cache_dtype: str, context: int) -> tuple[int, int]:
+    """(rows in each part of the slots, tokens) of the largest prefill at full context."""
+    chunk = min(_CHUNKS[-1], context)
+    return prefill_rows(config, parts, cache_dtype, chunk, context)[-1], chunk
+
+
 def _bucket(value: int, sizes: tuple[int, ...]) -> int:
     """The largest size that `value` fills by more than half, or the smallest there is."""
     return max((size for size in sizes if value > size // 2), default=sizes[0])
@@ -233,19 +262,18 @@ class Engine:
         self._block = block
         self._stop_token = stop_token
         self._run_key = jax.random.key(run_seed)
-        self._mesh = mesh
+        self._mesh, self._cache_dtype = mesh, cache_dtype
         self._on_swap, self._on_step = on_swap, on_step
         self._sharding = None
-        split = 1  # devices that share the slots
         if mesh is not None:
             spec = cache_spec(mesh, slots, model.config.num_kv_heads)
-            split = math.prod(mesh.shape[axis] for axis in spec[0] or ())
             self._sharding = jax.sharding.NamedSharding(mesh, spec)
+        # Slots that are split over devices stay where they are, and what is in them, too.
+        self._shares = shares(self._sharding)
+        self._share = slots // self._shares  # slots of one
         # Rows of a decode call: all slots, half of them, and so on, so that a few busy ones cost little.
-        # Slots that are split over devices stay where they are.
-        halvings = slots.bit_length() if split == 1 else 1
+        halvings = slots.bit_length() if self._shares == 1 else 1
         self._decode_rows = [slots] + [n for i in range(1, halvings) if (n := -(-slots >> i)) >= _MIN_DECODE]
-        self._split = split > 1
         self._blocks = 0  # drawn so far
         make = jax.jit(
             lambda: split_layers(init_cache(model.config, slots, context, cache_dtype)), out_shardings=self._sharding
@@ -253,7 +281,7 @@ class Engine:
         self._cache = make()
         self._conversations: dict[int, _Conversation] = {}
         self._next_handle = 0
-        self._free = list(range(slots))  # a heap: lowest slot first
+        self._free = sorted(map(self._place, range(slots)))  # a heap: lowest slot first, by turns from each share
         self._waiting: collections.deque[int] = collections.deque()
         self._finished: list[Response] = []
         self._shapes: set[tuple] = set()
@@ -342,7 +370,7 @@ class Engine:
         """Ends a conversation, with its unfinished request if any, and frees its slot."""
         c = self._conversations.pop(handle)
         if c.slot is not None:
-            heapq.heappush(self._free, c.slot)
+            heapq.heappush(self._free, self._place(c.slot))
         elif c.request is not None:
             self._waiting.remove(handle)
 
@@ -352,7 +380,8 @@ class Engine:
             self._on_step()
         with jax.set_mesh(self._mesh) if self._mesh is not None else contextlib.nullcontext():
             while self._waiting and self._free:
-                self._conversations[self._waiting.popleft()].slot = heapq.heappop(self._free)
+                within, share = heapq.heappop(self._free)
+                self._conversations[self._waiting.popleft()].slot = share * self._share + within
             active = [c for c in self._conversations.values() if c.request is not None and c.slot is not None]
             if active:
                 self._prefill(active)
@@ -361,6 +390,13 @@ class Engine:
         return sorted(finished, key=lambda response: response.handle)
 
     # ---- the device's side ----
+
+    def _share_of(self, slot: int) -> int:
+        return slot // self._share
+
+    def _place(self, slot: int) -> tuple[int, int]:
+        """(number of a slot within its share, number of the share)."""
+        return slot % self._share, self._share_of(slot)
 
     def _window(self, length: int) -> int:
         """The power of two that covers `length` cache positions, within the context."""
@@ -376,7 +412,8 @@ class Engine:
         todo = [c for c in active if c.pending > 0]
         if not todo:
             return
-        # Where several rows of a group are to be filled, the first is computed and the others copy from it.
+        # Where several rows of a group are to be filled, the first is computed and the others copy from it. Each share
+        # of the slots does so for itself: they compute at the same time anyway, and would have to send what is copied.
         donors = self._donors(todo)
         self._compute([c for c in todo if c.handle not in donors])
         copies = []
@@ -398,16 +435,17 @@ class Engine:
         A donor has been computed with the present weights already, or is itself on the list
         without a donor of its own.
         """
-        members: dict[str, list[_Conversation]] = collections.defaultdict(list)
+        members: dict[tuple, list[_Conversation]] = collections.defaultdict(list)
         for c in self._conversations.values():
             if c.group is not None and c.cached and c.cache_version == self._version:
-                members[c.group].append(c)
+                members[c.group, self._share_of(c.slot)].append(c)
         donors = {}
         for c in todo:
             if c.group is None or c.cached:
                 continue
             best, best_shared = None, _MIN_SHARED - 1
-            for other in members[c.group]:
+            near = members[c.group, self._share_of(c.slot)]
+            for other in near:
                 usable = other.length - 1 if other.request is not None else other.cached
                 shared = common_prefix(c.tokens[: c.length - 1], other.tokens[:usable])
                 if shared > best_shared:
@@ -415,7 +453,7 @@ class Engine:
             if best is not None:
                 donors[c.handle] = best
             else:
-                members[c.group].append(c)
+                near.append(c)
         return donors
 
     def _compute(self, todo: list[_Conversation]) -> None:
@@ -426,21 +464,36 @@ class Engine:
                 by_chunk[_bucket(c.pending, _CHUNKS)].append(c)
             for chunk, rows in sorted(by_chunk.items()):
                 window = self._window(max(c.cached + min(c.pending, chunk) for c in rows))
-                scores = chunk * self._model.config.num_heads * window
-                sizes = tuple(size for size in _ROWS if size * scores <= _MAX_SCORES) or _ROWS[:1]
-                while rows:
-                    count = _bucket(len(rows), sizes)
-                    self._compute_chunk(rows[:count], count, chunk)
-                    rows = rows[count:]
+                sizes = prefill_rows(self._model.config, self._shares, self._cache_dtype, chunk, window)
+                for count, part in self._calls(rows, [c.slot for c in rows], sizes):
+                    self._compute_chunk(part, count, chunk)
 
-    def _compute_chunk(self, rows: list[_Conversation], count: int, chunk: int) -> None:
-        tokens = np.zeros((count, chunk), np.int32)
-        slots = np.arange(self._slots, self._slots + count, dtype=np.int32)  # beyond the cache: padding
-        starts, counts = np.zeros(count, np.int32), np.zeros(count, np.int32)
-        for i, c in enumerate(rows):
+    def _calls(
+        self, items: list[Any], slots: list[int], sizes: tuple[int, ...]
+    ) -> Iterator[tuple[int, dict[int, Any]]]:
+        """Cuts what is to be done, each in its slot, into calls: (rows in each share of the slots, {row: item})."""
+        queues: list[list[Any]] = [[] for _ in range(self._shares)]
+        for item, slot in zip(items, slots, strict=True):
+            queues[self._share_of(slot)].append(item)
+        while longest := max(map(len, queues)):
+            count = _bucket(longest, sizes)
+            yield count, {
+                share * count + i: item for share, queue in enumerate(queues) for i, item in enumerate(queue[:count])
+            }
+            queues = [queue[count:] for queue in queues]
+
+    def _padding(self, count: int) -> np.ndarray:
+        """int32[R] slots of a call with `count` rows in each share, past the share's end as yet."""
+        return np.tile(np.arange(self._share, self._share + count, dtype=np.int32), self._shares)
+
+    def _compute_chunk(self, rows: dict[int, _Conversation], count: int, chunk: int) -> None:
+        slots = self._padding(count)
+        tokens = np.zeros((len(slots), chunk), np.int32)
+        starts, counts = np.zeros_like(slots), np.zeros_like(slots)
+        for i, c in rows.items():
             n = min(c.pending, chunk)
             tokens[i, :n] = c.tokens[c.cached : c.cached + n]
-            slots[i], starts[i], counts[i] = c.slot, c.cached, n
+            slots[i], starts[i], counts[i] = c.slot % self._share, c.cached, n
             c.cache_version = min(c.cache_version, self._version) if c.cached else self._version
             c.cached += n
             self.counters.prefilled_tokens += n
@@ -452,14 +505,12 @@ class Engine:
         )
 
     def _copy(self, copies: list[tuple[int, int, int]]) -> None:
-        while copies:
-            count = _bucket(len(copies), _ROWS)
-            part, copies = copies[:count], copies[count:]
-            sources = np.zeros(count, np.int32)
-            targets = np.arange(self._slots, self._slots + count, dtype=np.int32)
-            for i, (source, target, _) in enumerate(part):
-                sources[i], targets[i] = source, target
-            window = self._window(max(shared for _, _, shared in part))
+        for count, part in self._calls(copies, [target for _, target, _ in copies], _row_sizes(self._shares)):
+            targets = self._padding(count)
+            sources = np.zeros_like(targets)
+            for i, (source, target, _) in part.items():
+                sources[i], targets[i] = source % self._share, target % self._share
+            window = self._window(max(shared for _, _, shared in part.values()))
             self._count_shape("copy", count, window)
             self._cache = copy_rows(self._cache, sources, targets, window=window, sharding=self._sharding)
 
@@ -477,7 +528,7 @@ class Engine:
         # Those who have waited longest; the rest keep their slots and have precedence the next time.
         active = sorted(active, key=lambda c: (c.drew, c.handle))[:count]
         window = self._window(max(c.length - 1 + min(c.request.left, self._block) for c in active))
-        if self._split or (count == self._slots and window == self._context):
+        if self._shares > 1 or (count == self._slots and window == self._context):
             slots, row = None, {c.handle: c.slot for c in active}
         else:
             slots = np.arange(self._slots, self._slots + count, dtype=np.int32)  # beyond the cache: padding
