@@ -119,6 +119,25 @@ def test_ci_fails_when_a_test_fails_or_none_ran(machine, code):
     assert ("no test ran" in result.stderr) == (code == 5)
 
 
+def test_without_torch_for_cpus_nothing_is_compared(machine):
+    result = machine("launch/reference.sh")
+    assert result.returncode == 0 and "python3.11 is not there, or has no venv module" in result.stdout
+    _fake(machine.tools, "python3.11")
+    # As above; the installation of torch fails.
+    venv = machine.tools.parent / "reference"
+    (venv / "bin").mkdir(parents=True)
+    script = _FAKE.format(name="x", version=0, venv=0).replace(
+        'exit "${FAKE_EXIT:-0}"', '[[ "$*" == *torch* ]] && exit 1 || exit 0'
+    )
+    (venv / "bin" / "python").write_text(script)
+    (venv / "bin" / "python").chmod(0o755)
+    result = machine("launch/reference.sh", REFERENCE_VENV=str(venv))
+    assert result.returncode == 0 and "cannot be had here" in result.stdout
+    assert "ran -m pytest" not in result.stdout
+    result = machine("launch/reference.sh", "-k", "two words", REFERENCE_VENV=str(machine.tools.parent / "new"))
+    assert result.stdout.endswith("ran -m pytest tests/reference -k two words\n")
+
+
 def test_scripts_are_executable():
     for script in [*ROOT.glob("launch/*.sh"), ROOT / ".ci" / "run"]:
         if script.name != "common.sh":
