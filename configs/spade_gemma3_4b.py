@@ -6,10 +6,11 @@
 is the text model.
 
 Hardware: one host of 8 GPUs of 80 GB. Mesh: fsdp 8.
-Memory per device, by count: 3.88B parameters in float32 with Adam's moments and a gradient, 16 bytes each over 8
-devices, 7.8 GB; the sampler's bfloat16 copy, sharded alike, 1.0 GB; the cache, 139 kB a token (34 layers, 4 heads of
-256, keys and values; local layers keep all of their context, too), 8 slots of 32,768 tokens a device, 36.5 GB; logits
-of 262,208 entries, 128 positions of 8 rows at a time, 1.1 GB.
+Memory per device, by `python -m spade_jax.plan --config=configs/spade_gemma3_4b.py --devices=8` (2026-11-30; the
+model's folder may hold nothing but config.json): weights and a gradient in float32 with Adam's moments 7.8 GB; the
+sampler's bfloat16 copies, whole and cut into layers, 1.8 GB; the cache, 139 kB a token (34 layers, 4 heads of 256, keys
+and values; local layers keep all of their context, too), 6 slots of 32,768 tokens a device, 27.4 GB; temporarily 27.7
+GB in an update of one row of 32,768 tokens a device, less in a prefill. 64.6 GB of 73.6 usable: fits.
 Time: not measured; no such machine was at hand. `:runlocal` runs on 2 CPU cores in a few minutes.
 
 Variants, comma-separated after a colon: see `VARIANTS`.

@@ -6,13 +6,14 @@ The published method's hyper-parameters (configs/base.py), with a weak loss that
 (`learner.router_balance`), whose state is under `learner/router_*`.
 
 Hardware: 32 GPUs of 80 GB. Mesh: expert 8, fsdp 4.
-Memory per device, by count: in float32 with Adam's moments and a gradient, 16 bytes each, the experts' 29.0B parameters
-over 32 devices are 15 GB, and the other 1.5B, which only fsdp shards, 6 GB; the sampler's bfloat16 copies, whole and
-cut into layers, 5.2 GB; the cache, 98 kB a token (48 layers, 4 heads of 128, keys and values), 1 slot of 32,768 tokens
-a device, 3.2 GB. In an update of one row of 32,768 tokens a device: a micro-batch's gradient before it is added, 5 GB;
-the inputs of the layers, kept in float32, 13 GB; tokens and sums of the 8 devices that share experts, there and back,
-7 GB. About 54 GB.
-On 16 such GPUs (fsdp 2) the same count gives about 90 GB: too much.
+Memory per device, by `python -m spade_jax.plan --config=configs/spade_qwen3_30b_a3b.py --devices=32` (2026-11-30; the
+model's folder may hold nothing but config.json): weights and a gradient in float32 with Adam's moments 20.7 GB (the
+experts' 29.0B parameters over 32 devices, the other 1.5B, which only fsdp shards, over 4); the sampler's bfloat16
+copies, whole and cut into layers, 5.1 GB; the cache, 98 kB a token (48 layers, 4 heads of 128, keys and values), 1 slot
+of 32,768 tokens a device, 3.2 GB; temporarily 28.6 GB in an update of one row of 32,768 tokens a device (a
+micro-batch's gradient before it is added, the inputs of the layers in float32, tokens and sums of the 8 devices that
+share experts), 16.4 GB in a prefill. 57.6 GB of 73.6 usable: fits.
+On 16 such GPUs (fsdp 2) it would be about 90 GB, by count: too much.
 Time: not measured; no such machine was at hand. `:runlocal` runs on 2 CPU cores in a few minutes.
 
 Variants, comma-separated after a colon: see `VARIANTS`.

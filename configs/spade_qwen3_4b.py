@@ -6,11 +6,12 @@
 for a model that never reasons before it answers.
 
 Hardware: one host of 8 GPUs of 80 GB. Mesh: fsdp 8.
-Memory per device, by count: 4.02B parameters in float32 with Adam's moments and a gradient, 16 bytes each over 8
-devices, 8.0 GB; the sampler's bfloat16 copies, whole and cut into layers, 2.0 GB; the cache, 147 kB a token (36 layers,
-8 heads of 128, keys and values), 8 slots of 32,768 tokens a device, 38.7 GB. In an update of one row of 32,768 tokens a
-device: a micro-batch's gradient before it is added, 2.0 GB, and the inputs of the layers, kept in float32, 12.1 GB.
-About 63 GB.
+Memory per device, by `python -m spade_jax.plan --config=configs/spade_qwen3_4b.py --devices=8` (2026-11-30; the model's
+folder may hold nothing but config.json): weights and a gradient in float32 with Adam's moments 8.0 GB; the sampler's
+bfloat16 copies, whole and cut into layers, 1.9 GB; the cache, 147 kB a token (36 layers, 8 heads of 128, keys and
+values), 6 slots of 32,768 tokens a device, 29.0 GB; temporarily 25.8 GB in an update of one row of 32,768 tokens a
+device (a micro-batch's gradient before it is added, the inputs of the layers in float32, the attention's scores, which
+cuDNN does not hold), less in a prefill. 64.7 GB of 73.6 usable: fits.
 Time: not measured; no such machine was at hand. `:runlocal` runs on 2 CPU cores in a few minutes.
 
 Variants, comma-separated after a colon: see `VARIANTS`.

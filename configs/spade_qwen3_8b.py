@@ -7,17 +7,18 @@ this model. Reasoning stays in the conversation: the tokens that were drawn are 
 model's own template would take them out of past turns.
 
 Hardware: one host of 8 GPUs of 80 GB. Mesh: fsdp 8.
-Memory per device, by count: 8.19B parameters in float32 with Adam's moments and a gradient, 16 bytes each over 8
-devices, 16.4 GB; the reference policy, 4.1 GB; the sampler's bfloat16 copies, whole and cut into layers, 4.0 GB; the
-cache, 147 kB a token (36 layers, 8 heads of 128, keys and values), 4 slots of 32,768 tokens a device, 19 GB. In an
-update of one row of 32,768 tokens a device: a micro-batch's gradient before it is added, 4.1 GB, and the inputs of the
-layers, kept in float32, 19 GB. About 67 GB.
+Memory per device, by `python -m spade_jax.plan --config=configs/spade_qwen3_8b.py --devices=8` (2026-11-30; the model's
+folder may hold nothing but config.json): weights and a gradient in float32 with Adam's moments 16.4 GB; the reference
+policy 4.1 GB; the sampler's bfloat16 copies, whole and cut into layers, 3.8 GB; the cache, 147 kB a token (36 layers, 8
+heads of 128, keys and values), 2 slots of 32,768 tokens a device, 9.7 GB; temporarily 38.7 GB in an update of one row
+of 32,768 tokens a device (a micro-batch's gradient before it is added, the inputs of the layers in float32, the
+attention's scores, which cuDNN does not hold), less in a prefill. 72.6 GB of 73.6 usable: fits.
 Time: not measured; no such machine was at hand. `:runlocal` runs on 2 CPU cores in a few minutes.
 
-`:lora` trains adapters of rank 32 on every projection, 87M parameters, and needs 2 such GPUs. Mesh: fsdp 2. Per device,
-by count: the weights in bfloat16, 8.2 GB, the sampler's merged copies, 16.4 GB, adapters with moments, gradient and
-reference, 1.3 GB; the cache of 4 slots, 19 GB; the inputs of the layers in an update, 19 GB. About 64 GB. Its learning
-rate is ten times that of all weights.
+`:lora` trains adapters of rank 32 on every projection, 87M parameters, and needs 4 such GPUs. Mesh: fsdp 4. Per device,
+by count: the weights in bfloat16, 4.1 GB, the sampler's merged copies, 7.7 GB, adapters with moments, gradient and
+reference, 0.7 GB; the cache of 2 slots, 9.7 GB; the inputs of the layers in an update, 19 GB. About 41 GB, and the
+attention's scores where cuDNN does not compute it. Its learning rate is ten times that of all weights.
 
 Variants, comma-separated after a colon: see `VARIANTS`.
 """
@@ -37,7 +38,7 @@ from configs.words import parse_words
 
 VARIANTS = {
     "runlocal": "2 steps of a tiny random policy of the same architecture, as a smoke test",
-    "lora": "low-rank adapters in place of all weights, on 2 accelerators",
+    "lora": "low-rank adapters in place of all weights, on 4 accelerators",
     "paper": "the published method: every switch of method.preset set back",
 }
 
