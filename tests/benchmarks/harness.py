@@ -11,15 +11,41 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
+# The threads of OpenMP (torch, llama.cpp) wait for one another by spinning, for long where every thread has a core of
+# its own. On a shared machine that wastes whole time slices, so they give up after some 50 microseconds and sleep.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+import numpy as np  # noqa: E402 - libraries read the above when they are loaded
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # whoever imports this first finds spade_jax and configs
 
 OURS = "ours"
-Turn = Callable[[], float]  # does a side's work once; its figure, of which more is better
+
+
+class Spent(NamedTuple):
+    """Seconds: of the clock, and of all this process's threads together on processors."""
+
+    wall: float
+    cpu: float
+
+    def less(self, other: Spent) -> Spent:
+        return Spent(self.wall - other.wall, self.cpu - other.cpu)
+
+    def rate(self, count: float) -> Speed:
+        return Speed(count / self.wall, count / self.cpu)
+
+
+class Speed(NamedTuple):
+    """Work done per second of the clock and of processor time. The latter hardly depends on what else is running."""
+
+    wall: float
+    cpu: float
+
+
+Turn = Callable[[], float | Speed]  # does a side's work once; its figure, of which more is better
 
 
 class Record:
@@ -44,24 +70,34 @@ class Record:
 
         Args:
           name, unit: of the figure.
-          sides: ratios are the first one over each other one.
+          sides: ratios are the first one over each other one. Where turns return a `Speed`, both of its figures are
+            compared.
         """
         for turn in sides.values():
             turn()
         rounds = [{side: turn() for side, turn in sides.items()} for _ in range(self._rounds)]
-        first, *others = sides
-        medians = {side: statistics.median(r[side] for r in rounds) for side in sides}
-        ratios = {side: statistics.median(r[first] / r[side] for r in rounds) for side in others}
-        said = f"{first} {medians[first]:,.4g} {unit}" + "".join(
-            f"; {side} {medians[side]:,.4g}, ratio {ratios[side]:.2f}" for side in others
-        )
-        self._keep({"name": name, "unit": unit, "median": medians, "ratio": ratios, "rounds": rounds}, said)
+        if not all(isinstance(figure, Speed) for figure in rounds[0].values()):
+            self._keep(*compared(name, unit, rounds))
+            return
+        for clock, per in (("wall", unit), ("cpu", f"{unit} of processor time")):
+            self._keep(*compared(name, per, [{s: getattr(f, clock) for s, f in r.items()} for r in rounds]))
 
     def _keep(self, figure: dict[str, Any], said: str) -> None:
         print(f"{figure['name']:<52} {said}", flush=True)
         self._kept["figures"].append(figure)
         if self._file:
             pathlib.Path(self._file).write_text(json.dumps(self._kept, indent=2) + "\n", encoding="utf-8")
+
+
+def compared(name: str, unit: str, rounds: list[dict[str, float]]) -> tuple[dict[str, Any], str]:
+    """Medians of the sides and of the rounds' ratios, to keep and to print."""
+    first, *others = rounds[0]
+    medians = {side: statistics.median(r[side] for r in rounds) for side in rounds[0]}
+    ratios = {side: statistics.median(r[first] / r[side] for r in rounds) for side in others}
+    said = f"{first} {medians[first]:,.4g} {unit}" + "".join(
+        f"; {side} {medians[side]:,.4g}, ratio {ratios[side]:.2f}" for side in others
+    )
+    return {"name": name, "unit": unit, "median": medians, "ratio": ratios, "rounds": rounds}, said
 
 
 def arguments(description: str, **extra: dict[str, Any]) -> argparse.Namespace:
@@ -85,6 +121,13 @@ def machine() -> dict[str, Any]:
         "numpy_gflop_per_s": round(2 * 1024**3 / best(lambda: matrix @ matrix) / 1e9),
         "load": round(os.getloadavg()[0], 1),
     }
+
+
+def spent(action: Callable[[], object]) -> Spent:
+    """What an action takes by either clock."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    action()
+    return Spent(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def timed(action: Callable[[], object]) -> float:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import networks
 import numpy as np
+import peers
 
 from spade_jax.learner import partitioning
 from spade_jax.learner.batch import BucketConfig, pack
@@ -55,15 +56,15 @@ def step(record: harness.Record, name: str, dtype: str, rows: int, length: int) 
     minibatches, _ = pack(sequences, advantages, BucketConfig((length,), rows * length))
     ours = {"state": init_state(Decoder(config), optimizer, mesh, seed=0)}
 
-    def turn() -> float:
+    def turn() -> harness.Speed:
         def once():
             ours["state"], _ = update(ours["state"], minibatches)
             jax.block_until_ready(ours["state"])
 
-        return rows * length / harness.timed(once)
+        return harness.spent(once).rate(rows * length)
 
     sides = {harness.OURS: turn}
-    if networks.has_peers():
+    if peers.has("transformers"):
         sides["torch"] = torch_turn(name, dtype, sequences, advantages)
     record.compare(f"step {name} {dtype}, {rows} x {length}", "tokens/s", sides)
 
@@ -72,7 +73,7 @@ def torch_turn(name: str, dtype: str, sequences: list[Trajectory], advantages: l
     """The same update by torch: the clipped objective at ratio 1, mean over the tokens drawn."""
     import torch
 
-    model = networks.transformers_network(name, "float32").train()
+    model = peers.transformers_network(name, "float32").train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     tokens = torch.from_numpy(np.stack([s.tokens for s in sequences])).long()
     mask = torch.from_numpy(np.stack([s.loss_mask for s in sequences]))[:, 1:]
@@ -88,7 +89,7 @@ def torch_turn(name: str, dtype: str, sequences: list[Trajectory], advantages: l
         (-(gain * mask).sum() / mask.sum()).backward()
         optimizer.step()
 
-    return lambda: tokens.numel() / harness.timed(once)
+    return lambda: harness.spent(once).rate(tokens.numel())
 
 
 def memory(record: harness.Record, rows: int = 8, length: int = 512, vocab: int = 32768) -> None:

