@@ -274,6 +274,8 @@ class Engine:
         # Rows of a decode call: all slots, half of them, and so on, so that a few busy ones cost little.
         halvings = slots.bit_length() if self._shares == 1 else 1
         self._decode_rows = [slots] + [n for i in range(1, halvings) if (n := -(-slots >> i)) >= _MIN_DECODE]
+        if slots == 1 and model.config.dtype == "bfloat16":
+            self._decode_rows = [2]  # XLA:CPU multiplies a single bfloat16 row ten times more slowly than two
         self._blocks = 0  # drawn so far
         make = jax.jit(
             lambda: split_layers(init_cache(model.config, slots, context, cache_dtype)), out_shardings=self._sharding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax
@@ -301,6 +302,19 @@ def test_rows_that_would_be_idle_are_not_computed_and_everyone_has_a_turn():
     # Neither 40 rows for 26, nor the first 20 twice.
     assert [e.length(handle) - 3 for handle in handles] == [8 - 4 * (14 <= i < 26) for i in range(26)]
     assert e.counters.slot_steps == e.counters.sampled_tokens == 2 * 20 * 4
+
+
+def test_a_single_bfloat16_row_has_company():
+    def decoded(dtype: str) -> tuple[list[int], int]:
+        model = Decoder(dataclasses.replace(CONFIG, dtype=dtype))
+        e = Engine(model, weights(), slots=1, context=CONTEXT, block=4, stop_token=-1, run_seed=0)
+        handle = e.open("alone", GREEDY)
+        e.submit(handle, prompt(7, 9), 8)
+        return run(e)[handle].tokens.tolist(), e.counters.slot_steps
+
+    (one, rows), (other, twice) = decoded("float32"), decoded("bfloat16")
+    assert (rows, twice) == (8, 16)
+    assert one[0] == other[0] and len(one) == len(other) == 8
 
 
 def test_a_block_ends_where_many_of_its_rows_are_idle():
