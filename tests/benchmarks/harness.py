@@ -31,7 +31,12 @@ class Spent(NamedTuple):
     wall: float
     cpu: float
 
-    def less(self, other: Spent) -> Spent:
+    @classmethod
+    def now(cls) -> Spent:
+        """By either clock; what matters is the difference of two."""
+        return cls(time.perf_counter(), time.process_time())
+
+    def since(self, other: Spent) -> Spent:
         return Spent(self.wall - other.wall, self.cpu - other.cpu)
 
     def rate(self, count: float) -> Speed:
@@ -125,9 +130,9 @@ def machine() -> dict[str, Any]:
 
 def spent(action: Callable[[], object]) -> Spent:
     """What an action takes by either clock."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    began = Spent.now()
     action()
-    return Spent(time.perf_counter() - wall, time.process_time() - cpu)
+    return Spent.now().since(began)
 
 
 def timed(action: Callable[[], object]) -> float:

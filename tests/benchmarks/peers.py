@@ -1,6 +1,7 @@
 """What the sampler is compared with, on the same weights: transformers, google-tunix and llama.cpp.
 
-They come from the extra [benchmark]. One that is not installed is left out, and said to be.
+They come from the extra [benchmark]. One that is not installed is left out, and said to be. Each continues prompts
+greedily, `(tokens_BxP, new, mark) -> int[B, new]`, and calls `mark` when it has computed the prompts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -64,14 +65,19 @@ def transformers_network(name: str, dtype: str) -> Any:
         return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).eval()
 
 
-def generate(network: Any, tokens_BxP: np.ndarray, new: int) -> np.ndarray:
-    """Greedy continuation by transformers; int[B, new]."""
+def generate(network: Any, tokens_BxP: np.ndarray, new: int, mark: Callable[[], None]) -> np.ndarray:
+    """By transformers."""
     import torch
+
+    def seen(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if ids.shape[1] == tokens_BxP.shape[1]:
+            mark()
+        return scores
 
     with torch.inference_mode():
         out = network.generate(
             torch.from_numpy(tokens_BxP).long(), attention_mask=torch.ones(tokens_BxP.shape, dtype=torch.long),
-            max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0,
+            max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0, logits_processor=[seen],
         )  # fmt: skip
     return out.numpy()[:, tokens_BxP.shape[1] :]
 
@@ -115,9 +121,15 @@ class Tunix:
             jax.block_until_ready(jax.tree.leaves(network))
         size = sampler.CacheConfig(context, c.num_layers, c.num_kv_heads, c.head_dim)
         self._sampler = sampler.Sampler(network, _Numbers(), size)
+        self._prefill = self._sampler._compiled_prefill_fn
 
-    def __call__(self, tokens_BxP: np.ndarray, new: int) -> np.ndarray:
-        """Greedy continuation; int[B, new]."""
+    def __call__(self, tokens_BxP: np.ndarray, new: int, mark: Callable[[], None]) -> np.ndarray:
+        def prefill(*args: Any, **how: Any) -> Any:
+            state = jax.block_until_ready(self._prefill(*args, **how))
+            mark()
+            return state
+
+        self._sampler._compiled_prefill_fn = prefill
         texts = [" ".join(map(str, row)) for row in tokens_BxP]
         out = self._sampler(texts, max_generation_steps=new, max_prompt_length=tokens_BxP.shape[1])
         return np.array([np.asarray(row)[:new] for row in out.tokens])
@@ -146,13 +158,11 @@ def write_gguf(path: pathlib.Path, name: str, dtype: str) -> None:
     writer.add_vocab_size(c.vocab_size)
     writer.add_tokenizer_model("none")
     for theirs, tensor in weights.exported(params, c):
-        array = np.ascontiguousarray(tensor[...], np.float32)
+        array = np.ascontiguousarray(tensor, np.float32)
         if theirs.endswith(("q_proj.weight", "k_proj.weight")):  # rotary pairs are neighbours there
             array = array.reshape(-1, 2, c.head_dim // 2, c.embed_dim).swapaxes(1, 2).reshape(array.shape)
         stored = gguf.GGMLQuantizationType.F32 if array.ndim == 1 else kind
-        writer.add_tensor(
-            names.get_name(theirs, (".weight",)) + ".weight", gguf.quantize(array, stored), raw_dtype=stored
-        )
+        writer.add_tensor(names.get_name(theirs, (".weight",)), gguf.quantize(array, stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -170,6 +180,8 @@ class LlamaCpp:
         import llama_cpp
 
         self._lib, self._vocab = llama_cpp, networks.NETWORKS[name].vocab_size
+        self._silent = llama_cpp.llama_log_callback(lambda *_: None)  # it tells much
+        llama_cpp.llama_log_set(self._silent, None)
         llama_cpp.llama_backend_init()
         settings = llama_cpp.llama_context_default_params()
         settings.n_ctx, settings.n_seq_max = sequences * context, sequences
@@ -220,8 +232,7 @@ class LlamaCpp:
         logits = (ctypes.cast(self._lib.llama_get_logits_ith(self._context, i), row).contents for i in lasts)
         return [int(np.frombuffer(one, np.float32).argmax()) for one in logits]
 
-    def __call__(self, tokens_BxP: np.ndarray, new: int) -> np.ndarray:
-        """Greedy continuation; int[B, new]."""
+    def __call__(self, tokens_BxP: np.ndarray, new: int, mark: Callable[[], None]) -> np.ndarray:
         out = np.zeros((len(tokens_BxP), new), np.int32)
         for b in range(len(tokens_BxP)):
             self.clear(b)
@@ -229,6 +240,7 @@ class LlamaCpp:
         for first in range(0, len(tokens_BxP), rows):
             some = range(first, min(first + rows, len(tokens_BxP)))
             out[some.start : some.stop, 0] = self.feed([(b, tokens_BxP[b]) for b in some])
+        mark()
         for i in range(1, new):
             out[:, i] = self.feed([(b, out[b, i - 1 : i]) for b in range(len(out))])
         return out

@@ -47,17 +47,22 @@ def engine(name: str, dtype: str, slots: int, context: int, block: int = 16, wei
     return Engine(model, params, **sizes, stop_token=NEVER, run_seed=0, weight_dtype=weight_dtype)
 
 
-def respond(sampler: Engine, tokens_BxP: np.ndarray, new: int, group: str | None = None) -> np.ndarray:
-    """One response of `new` tokens to every prompt; int[B, new]."""
+def respond(sampler: Engine, tokens_BxP: np.ndarray, new: int, mark=None, group: str | None = None) -> np.ndarray:
+    """One response of `new` tokens to every prompt, `mark` called when the first of them is there; int[B, new]."""
     handles = [sampler.open(f"c{next(ids)}", GREEDY, group) for _ in tokens_BxP]
-    for handle, tokens in zip(handles, tokens_BxP, strict=True):
-        sampler.submit(handle, tokens, new)
-    drawn = {}
-    while sampler.busy:
-        for response in sampler.step():
-            drawn[response.handle] = response.tokens
-            sampler.close(response.handle)
-    return np.stack([drawn[handle] for handle in handles])
+    drawn = []
+    for prompt_BxP, count in ((tokens_BxP, 1), (tokens_BxP[:, :0], new - 1))[: 1 if new == 1 else 2]:
+        for handle, tokens in zip(handles, prompt_BxP, strict=True):
+            sampler.submit(handle, tokens, count)
+        of = {}
+        while sampler.busy:
+            of |= {response.handle: response.tokens for response in sampler.step()}
+        drawn.append(np.stack([of[handle] for handle in handles]))
+        if mark is not None and count == 1:
+            mark()
+    for handle in handles:
+        sampler.close(handle)
+    return np.concatenate(drawn, axis=1)
 
 
 def decode(record: harness.Record, name: str, dtype: str, batch: int, peer_names: list[str]) -> None:
@@ -78,14 +83,15 @@ def decode(record: harness.Record, name: str, dtype: str, batch: int, peer_names
     ours = runs[harness.OURS](tokens, GENERATED)
     for side, run in runs.items():
         if side in peer_names:
-            same = float(np.mean(run(tokens, GENERATED) == ours))
+            same = float(np.mean(run(tokens, GENERATED, lambda: None) == ours))
             record.one(f"{label}: of {side}'s tokens ours are", 100 * same, "%")
 
 
 def rate(run, tokens_BxP: np.ndarray) -> harness.Speed:
-    """Tokens a second of `run(tokens, new)`, with what it takes up to the first token taken off."""
-    short = harness.spent(lambda: run(tokens_BxP, 1))
-    return harness.spent(lambda: run(tokens_BxP, 1 + GENERATED)).less(short).rate(len(tokens_BxP) * GENERATED)
+    """Tokens a second of `run(tokens, new, mark)` from the first token on."""
+    first = []
+    run(tokens_BxP, 1 + GENERATED, lambda: first.append(harness.Spent.now()))
+    return harness.Spent.now().since(first[0]).rate(len(tokens_BxP) * GENERATED)
 
 
 def drawing(record: harness.Record, name: str, batch: int) -> None:
@@ -124,7 +130,7 @@ def prefix(record: harness.Record, name: str, members: int = 16, length: int = 5
 
     def turn(grouped: bool) -> harness.Speed:
         group = f"g{next(ids)}" if grouped else None
-        return harness.spent(lambda: respond(sampler, shared, 1, group)).rate(1)
+        return harness.spent(lambda: respond(sampler, shared, 1, group=group)).rate(1)
 
     sides = {"shared": functools.partial(turn, True), "not shared": functools.partial(turn, False)}
     record.compare(f"first tokens {name}, {members} x one prompt of {length}", "groups/s", sides)
