@@ -41,9 +41,10 @@ _ROWS = (4, 8, 32)
 _MAX_SCORES = 1 << 29  # rows x chunk x heads x window of one call: at most 2 GiB of attention scores
 _MAX_CACHED = 1 << 32  # bytes of the cache that the rows of one call have, of which there are copies while it runs
 _MIN_WINDOW = 256
-_MIN_DECODE = 8  # rows below which a decode step gets no cheaper
+_MIN_DECODE = 3  # rows of the smallest decode call: the last of a few long responses are not to cost what all did
 # Rows cost what they cost, idle or not:
 _FULL = 0.9  # where fewer of a decode call's rows would draw, it takes half as many rows, and some conversations wait
+_WORTH_WAITING = 8  # but not for calls of fewer rows, which cost nearly as much: the weights are read all the same
 _BUSY = 0.7  # where fewer of a block's conversations still draw, it ends, so that others can have their rows
 _MIN_SHARED = 16  # a shorter common prefix is cheaper to compute than to copy
 
@@ -519,7 +520,7 @@ class Engine:
     def _rows(self, active: int) -> int:
         """Rows of the next decode call: as few as hold all who are to draw, or fewer where these would not be full."""
         enough = min(rows for rows in self._decode_rows if rows >= active)
-        fewer = max((rows for rows in self._decode_rows if rows < enough), default=enough)
+        fewer = max((rows for rows in self._decode_rows if _WORTH_WAITING <= rows < enough), default=enough)
         return enough if active >= _FULL * enough else fewer
 
     def _decode(self, active: list[_Conversation]) -> None:

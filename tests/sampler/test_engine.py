@@ -304,6 +304,17 @@ def test_rows_that_would_be_idle_are_not_computed_and_everyone_has_a_turn():
     assert e.counters.slot_steps == e.counters.sampled_tokens == 2 * 20 * 4
 
 
+@pytest.mark.parametrize("busy, rows", [(2, 3), (3, 3), (4, 6), (6, 6), (7, 12)])
+def test_a_few_compute_few_rows_and_nobody_waits_for_them(busy, rows):
+    e = engine(slots=12, stop_token=-5)
+    handles = [e.open(f"c{i}", SamplingConfig()) for i in range(busy)]
+    for i, handle in enumerate(handles):
+        e.submit(handle, prompt(i, 3), 9)
+    e.step()
+    assert [e.length(handle) for handle in handles] == [3 + 4] * busy
+    assert e.counters.slot_steps == 4 * rows
+
+
 def test_a_single_bfloat16_row_has_company():
     def decoded(dtype: str) -> tuple[list[int], int]:
         model = Decoder(dataclasses.replace(CONFIG, dtype=dtype))
