@@ -34,6 +34,7 @@ from spade_jax.learner.objective import Sums
 from spade_jax.learner.step import make_accumulate
 from spade_jax.policy import (
     Decoder,
+    cache_spec,
     cast_params,
     count_active_params,
     count_params,
@@ -46,7 +47,7 @@ from spade_jax.runtime import app, checks, collectives
 from spade_jax.runtime.errors import UsageError
 from spade_jax.runtime.flops import training_flops
 from spade_jax.runtime.presets import resolve_preset
-from spade_jax.sampler import SamplingConfig, cache_spec
+from spade_jax.sampler import SamplingConfig
 from spade_jax.sampler.decode import SlotState, decode_block, prefill, shares
 from spade_jax.sampler.engine import largest_prefill, sampling_params
 from spade_jax.sampler.sampling import pack

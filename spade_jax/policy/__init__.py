@@ -1,6 +1,6 @@
 """The network: a decoder-only transformer, its cache and its parameters."""
 
-from spade_jax.policy.cache import KVCache, init_cache, join_layers, split_layers
+from spade_jax.policy.cache import KVCache, cache_spec, init_cache, join_layers, split_layers
 from spade_jax.policy.config import DecoderConfig
 from spade_jax.policy.decoder import Decoder
 from spade_jax.policy.lora import join_params, merge_adapters, split_adapters
@@ -20,6 +20,7 @@ __all__ = [
     "Decoder",
     "DecoderConfig",
     "KVCache",
+    "cache_spec",
     "cast_params",
     "count_active_params",
     "count_params",

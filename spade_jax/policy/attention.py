@@ -18,7 +18,7 @@ from spade_jax.policy.placement import mesh_axes
 Local = bool | jax.Array  # of one layer, known while tracing or not: does it see a window only
 _PIECE = 512  # queries whose scores exist at once in long sequences
 _LANES = 128  # the least block of the kernel for TPUs
-_MASKED = -1e30  # finite: a row that is masked everywhere must not become NaN
+MASKED = -1e30  # finite: a row that is masked everywhere must not become NaN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ def causal_attention(
         q = q_BxKxGxQxD.reshape(B, K, G * Q, D)
         scores = jnp.einsum("bkqd,bksd->bkqs", q, k_BxKxSxD[:, :, begin:end], preferred_element_type=jnp.float32)
         seen = visible(first + jnp.arange(Q)[:, None], jnp.arange(begin, end)[None, :], rule.window, local)
-        scores = jnp.where(seen, rule.cap(scores).reshape(B, K, G, Q, S), _MASKED)
+        scores = jnp.where(seen, rule.cap(scores).reshape(B, K, G, Q, S), MASKED)
         weights = jax.nn.softmax(scores, axis=-1).reshape(B, K, G * Q, S).astype(v_BxTxKxD.dtype)
         out = jnp.einsum("bkqs,bksd->bkqd", weights, v_BxKxSxD[:, :, begin:end], preferred_element_type=jnp.float32)
         return out.reshape(B, K, G, Q, D)
@@ -207,7 +207,7 @@ def cached_attention(
     scores = jnp.einsum("bkqd,bkdc->bkqc", q_BxKxGTxD, cache.k, preferred_element_type=jnp.float32)
     visible_BxTxC = visible(positions_BxT[:, :, None], jnp.arange(cache.context), rule.window, local)
     scores = rule.cap(scores).reshape(B, K, G, T, cache.context)
-    weights = jax.nn.softmax(jnp.where(visible_BxTxC[:, None, None], scores, _MASKED), axis=-1)
+    weights = jax.nn.softmax(jnp.where(visible_BxTxC[:, None, None], scores, MASKED), axis=-1)
     weights = weights.reshape(B, K, G * T, cache.context).astype(cache.v.dtype)
     out_BxKxGTxD = jnp.einsum("bkqc,bkcd->bkqd", weights, cache.v, preferred_element_type=jnp.float32)
     return out_BxKxGTxD.reshape(B, K, G, T, D).transpose(0, 3, 1, 2, 4)

@@ -5,6 +5,7 @@ Axis legend: L layers, S slots, K key/value heads, D head width, C context (cach
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -40,6 +41,16 @@ def init_cache(config: DecoderConfig, slots: int, context: int, dtype: str = "fl
         k=jnp.zeros((*lead, config.head_dim, context), dtype),
         v=jnp.zeros((*lead, context, config.head_dim), dtype),
     )
+
+
+def cache_spec(mesh: jax.sharding.Mesh, slots: int, kv_heads: int) -> jax.sharding.PartitionSpec:
+    """Of a layer's keys and values, whose first axes are slots and heads."""
+    heads = "tensor" if "tensor" in mesh.axis_names and kv_heads % mesh.shape["tensor"] == 0 else None
+    rows: tuple[str, ...] = ()
+    for axis in mesh.axis_names:  # as many as divide the slots
+        if axis != "tensor" and slots % (math.prod(mesh.shape[a] for a in rows) * mesh.shape[axis]) == 0:
+            rows = (*rows, axis)
+    return jax.sharding.PartitionSpec(rows or None, heads)
 
 
 def split_layers(cache: KVCache) -> tuple[KVCache, ...]:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from spade_jax.policy import experts
+from spade_jax.policy import blocked, experts
 from spade_jax.policy.attention import (
     Local,
     Scores,
@@ -165,7 +165,10 @@ class Attention(nn.Module):
             out = _ATTENTIONS[c.attention](q, k, v, rule, local)
         else:
             cache = write(cache, k, v, positions_BxT)
-            out = cached_attention(q, cache, positions_BxT, rule, local)
+            if c.attention == "splash" and q.shape[1] == 1 and blocked.fits(cache, rule, local):
+                out = blocked.blocked_attention(q[:, 0], cache, positions_BxT[:, 0], rule, local)[:, None]
+            else:
+                out = cached_attention(q, cache, positions_BxT, rule, local)
         shape, axes = (c.num_heads, c.head_dim, c.embed_dim), ("heads", "head_dim", "embed")
         out = _project(self, "o", out.astype(c.dtype), shape, axes, out_std, summed=2)
         if c.output_bias:

@@ -24,6 +24,7 @@ import numpy as np
 from spade_jax.policy import (
     Decoder,
     DecoderConfig,
+    cache_spec,
     cast_params,
     init_cache,
     merge_adapters,
@@ -152,16 +153,6 @@ def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
     n = min(len(a), len(b))
     differs = np.flatnonzero(a[:n] != b[:n])
     return int(differs[0]) if differs.size else n
-
-
-def cache_spec(mesh: jax.sharding.Mesh, slots: int, kv_heads: int) -> jax.sharding.PartitionSpec:
-    """Of a layer's keys and values, whose first axes are slots and heads."""
-    heads = "tensor" if "tensor" in mesh.axis_names and kv_heads % mesh.shape["tensor"] == 0 else None
-    rows: tuple[str, ...] = ()
-    for axis in mesh.axis_names:  # as many as divide the slots
-        if axis != "tensor" and slots % (math.prod(mesh.shape[a] for a in rows) * mesh.shape[axis]) == 0:
-            rows = (*rows, axis)
-    return jax.sharding.PartitionSpec(rows or None, heads)
 
 
 def sampling_params(params: Any, config: DecoderConfig, weight_dtype: str) -> Any:
