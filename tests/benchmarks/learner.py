@@ -1,10 +1,11 @@
 """The update: `python tests/benchmarks/learner.py [--networks=tiny,smollm2] [--dtypes=float32,bfloat16] [--json=FILE]`.
 
-Sides take turns in one process. The peer, of the extra [benchmark], is transformers' own model trained by torch with
-the same maths: log-probs of the tokens, a clipped objective, AdamW; eager, in float32 or under autocast.
+Sides take turns in one process with as many threads; speeds are by the clock and by processor time. The peer, of the
+extra [benchmark], is transformers' own model trained by torch with the same maths: log-probs of the tokens, a clipped
+objective, AdamW; eager, in float32 or under autocast.
 
     step     tokens a second of one optimiser step on a full batch, by network and precision
-    memory   bytes that log-probs and their gradient take beside the arguments at a vocabulary of 32k; the logits alone
+    memory   of a training step at a vocabulary of 32k, and over weights, optimiser and activations by formula
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from spade_jax.learner.logprobs import model_logprobs
 from spade_jax.learner.objective import ObjectiveConfig
 from spade_jax.learner.state import OptimizerConfig, init_state, make_optimizer
 from spade_jax.learner.step import UpdateConfig, make_update
-from spade_jax.policy import Decoder, DecoderConfig, init_params
+from spade_jax.policy import Decoder, DecoderConfig, count_params, init_params
 from spade_jax.structs import Trajectory
 
 LEARNING_RATE, CLIP = 1e-5, 0.2
@@ -46,14 +47,14 @@ def trajectories(lengths: list[int], vocab: int) -> list[Trajectory]:
     ]
 
 
-def step(record: harness.Record, name: str, dtype: str, rows: int, length: int) -> None:
+def step(record: harness.Record, name: str, dtype: str, rows: int, length: int, micro_batch_tokens: int) -> None:
     config = DecoderConfig(**{**vars(networks.NETWORKS[name]), "dtype": dtype, "remat": True})
     sequences = trajectories([length] * rows, config.vocab_size)
     advantages = [1.0 if i % 2 else -1.0 for i in range(rows)]
     mesh = partitioning.make_mesh()
     optimizer = make_optimizer(OptimizerConfig(learning_rate=LEARNING_RATE, weight_decay=0.0), Decoder(config))
     update = make_update(Decoder(config), optimizer, mesh, UpdateConfig(ObjectiveConfig(aggregation="token_mean")))
-    minibatches, _ = pack(sequences, advantages, BucketConfig((length,), rows * length))
+    minibatches, _ = pack(sequences, advantages, BucketConfig((length,), micro_batch_tokens))
     ours = {"state": init_state(Decoder(config), optimizer, mesh, seed=0)}
 
     def turn() -> harness.Speed:
@@ -92,19 +93,29 @@ def torch_turn(name: str, dtype: str, sequences: list[Trajectory], advantages: l
     return lambda: harness.spent(once).rate(tokens.numel())
 
 
-def memory(record: harness.Record, rows: int = 8, length: int = 512, vocab: int = 32768) -> None:
-    """Of log-probs and their gradient, as XLA plans it."""
+def memory(record: harness.Record, rows: int = 8, length: int = 512, vocab: int = 32768, chunk: int = 64) -> None:
+    """Of log-probs and their gradient, as XLA plans it, beside the optimiser's moments."""
     config = DecoderConfig(**{**vars(networks.NETWORKS["tiny"]), "vocab_size": vocab, "remat": True})
     model = Decoder(config)
     params = jax.eval_shape(functools.partial(init_params, model), jax.random.key(0))
     whole = jax.ShapeDtypeStruct((rows, length), jnp.int32)
 
     def loss(params, tokens, positions):
-        return jnp.sum(model_logprobs(model, params, tokens, positions, chunk=64, with_entropy=False)[0])
+        return jnp.sum(model_logprobs(model, params, tokens, positions, chunk=chunk, with_entropy=False)[0])
 
-    planned = jax.jit(jax.grad(loss)).lower(params, whole, whole).compile().memory_analysis()
-    record.one(f"temporaries, tiny with {vocab} tokens, {rows} x {length}", planned.temp_size_in_bytes / 2**20, "MiB")
-    record.one("its logits in float32, if they were held", rows * length * vocab * 4 / 2**20, "MiB")
+    plan = jax.jit(jax.grad(loss)).lower(params, whole, whole).compile().memory_analysis()
+    moments = 2 * 4 * count_params(params)
+    peak = plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes + moments
+    c, tokens = config, rows * length
+    heads = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim
+    streams = tokens * c.embed_dim * (c.num_layers + 1)  # what is kept of each layer: its input
+    layer = tokens * (2 * c.embed_dim + heads + 3 * c.mlp_dim)  # recomputed: norms, queries, keys, values, the MLP
+    logits = 2 * rows * chunk * vocab  # of a chunk, and their gradient
+    formula = 4 * (4 * count_params(params) + streams + layer + logits)
+    record.one(f"peak, tiny with {vocab} tokens, {rows} x {length}", peak / 2**20, "MiB")
+    record.one("weights, moments, gradient and activations by formula", formula / 2**20, "MiB")
+    record.one("peak over formula", peak / formula, "")
+    record.one("its logits in float32, if they were held", tokens * vocab * 4 / 2**20, "MiB")
 
 
 def main() -> None:
@@ -114,11 +125,12 @@ def main() -> None:
         dtypes=dict(default="float32,bfloat16"),
         rows=dict(type=int, default=8),
         length=dict(type=int, default=512),
+        micro_batch_tokens=dict(type=int, default=1024, help="of ours, whose gradients are added up"),
     )
     record = harness.Record(options, networks.limits())
     for name in options.networks.split(","):
         for dtype in options.dtypes.split(","):
-            step(record, name, dtype, options.rows, options.length)
+            step(record, name, dtype, options.rows, options.length, options.micro_batch_tokens)
     memory(record)
 
 
