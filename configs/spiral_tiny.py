@@ -17,6 +17,9 @@ exact gradients that point has an exploitability of .071 at a coefficient of .1,
 A match is one round and pays its chips, so that the exact exploitability in `eval/kuhn_poker/exploitability` (antes a
 round; uniform play 0.458, equilibrium 0) is that of the game that is trained on.
 
+`:tictactoe` has a warm start of its own and begins its matches with up to four random moves: in 150 steps the likeliest
+moves lose none of the matches with minimax in the first seat and .02 in the second, where they lost .36 at first.
+
 Variants, comma-separated after a colon: see `VARIANTS`. Seeds: `--config.run.seed=1`.
 """
 
