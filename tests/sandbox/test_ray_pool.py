@@ -5,6 +5,7 @@ Collected where the extra [ray] is installed. Tests with the name of one in test
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -60,8 +61,12 @@ class Cluster:
         )  # fmt: skip
         self.address = self._cluster.address
         self.nodes = {}
-        for _ in range(2):
-            self.add()
+        try:
+            for _ in range(2):
+                self.add()
+        except BaseException:
+            self.end()
+            raise
 
     def add(self) -> str:
         """Starts a node; its id."""
@@ -84,13 +89,21 @@ class Cluster:
         self._cluster.shutdown()
 
 
+def started() -> Cluster:
+    """A cluster; Ray gives every node 30 s to start, for which a busy machine may need another attempt."""
+    for _ in range(2):
+        with contextlib.suppress(Exception):
+            return Cluster()
+    return Cluster()
+
+
 @pytest.fixture(scope="module")
 def cluster():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         # Ray's workers have to find this package, and must not touch an accelerator.
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        cluster = Cluster()
+        cluster = started()
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         yield cluster
         cluster.end()
