@@ -10,6 +10,7 @@ objective, AdamW; eager, in float32 or under autocast.
 
 from __future__ import annotations
 
+import argparse
 import functools
 
 import harness
@@ -47,14 +48,15 @@ def trajectories(lengths: list[int], vocab: int) -> list[Trajectory]:
     ]
 
 
-def step(record: harness.Record, name: str, dtype: str, rows: int, length: int, micro_batch_tokens: int) -> None:
-    config = DecoderConfig(**{**vars(networks.NETWORKS[name]), "dtype": dtype, "remat": True})
+def step(record: harness.Record, name: str, dtype: str, options: argparse.Namespace) -> None:
+    rows, length = options.rows, options.length
+    config = DecoderConfig(**{**vars(networks.NETWORKS[name]), "dtype": dtype, "remat": options.remat})
     sequences = trajectories([length] * rows, config.vocab_size)
     advantages = [1.0 if i % 2 else -1.0 for i in range(rows)]
     mesh = partitioning.make_mesh()
     optimizer = make_optimizer(OptimizerConfig(learning_rate=LEARNING_RATE, weight_decay=0.0), Decoder(config))
     update = make_update(Decoder(config), optimizer, mesh, UpdateConfig(ObjectiveConfig(aggregation="token_mean")))
-    minibatches, _ = pack(sequences, advantages, BucketConfig((length,), micro_batch_tokens))
+    minibatches, _ = pack(sequences, advantages, BucketConfig((length,), options.micro_batch_tokens))
     ours = {"state": init_state(Decoder(config), optimizer, mesh, seed=0)}
 
     def turn() -> harness.Speed:
@@ -126,11 +128,12 @@ def main() -> None:
         rows=dict(type=int, default=8),
         length=dict(type=int, default=512),
         micro_batch_tokens=dict(type=int, default=1024, help="of ours, whose gradients are added up"),
+        remat=dict(action=argparse.BooleanOptionalAction, default=True, help="ours recomputes its layers"),
     )
     record = harness.Record(options, networks.limits())
     for name in options.networks.split(","):
         for dtype in options.dtypes.split(","):
-            step(record, name, dtype, options.rows, options.length, options.micro_batch_tokens)
+            step(record, name, dtype, options)
     memory(record)
 
 
