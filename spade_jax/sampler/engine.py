@@ -459,6 +459,8 @@ class Engine:
             for chunk, rows in sorted(by_chunk.items()):
                 window = self._window(max(c.cached + min(c.pending, chunk) for c in rows))
                 sizes = prefill_rows(self._model.config, self._shares, self._cache_dtype, chunk, window)
+                if chunk == _CHUNKS[-1]:
+                    sizes = (1, *sizes)  # what a group shares is one row: three of padding would quadruple its cost
                 for count, part in self._calls(rows, [c.slot for c in rows], sizes):
                     self._compute_chunk(part, count, chunk)
 
