@@ -10,6 +10,7 @@ import math
 import os
 import re
 import stat
+from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -483,8 +484,8 @@ def _check_paths(config: ConfigDict) -> None:
     init, tokenizer = config.policy.init, config.tokens.tokenizer
     if init not in POLICIES and (kind := _kind_of(init, "config.json")) not in ("file", "folder"):
         raise UsageError(
-            f"policy.init={_cut(init)} {kind}; give a Hugging Face folder, the path of a .gguf or an .npz, 'tiny' or "
-            "'spiral' for an embedded warm start, or 'scratch'"
+            f"policy.init={_cut(init)} {kind}; give a Hugging Face folder, the path of a .gguf or an .npz, "
+            f"{_listed(EMBEDDED)} for an embedded warm start, or 'scratch'"
         )
     if tokenizer == "policy":
         if init in (*EMBEDDED, "scratch") or init.endswith(".npz"):
@@ -494,8 +495,14 @@ def _check_paths(config: ConfigDict) -> None:
     elif tokenizer not in EMBEDDED and (kind := _kind_of(tokenizer, "tokenizer.json")) not in ("file", "folder"):
         raise UsageError(
             f"tokens.tokenizer={_cut(tokenizer)} {kind}; give the path of a SentencePiece .model or a .gguf, a folder "
-            "with tokenizer.json, 'policy' for what comes with policy.init, 'tiny' or 'spiral'"
+            f"with tokenizer.json, 'policy' for what comes with policy.init, {_listed(EMBEDDED)}"
         )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """'a', 'b' or 'c'."""
+    *most, last = map(repr, names)
+    return f"{', '.join(most)} or {last}"
 
 
 def _kind_of(name: str, inside: str = "") -> str:
