@@ -43,9 +43,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     method.truncated_scores_zero = _switch(bool)  # switch False/True: an episode that is cut off returns 0
 
     config.policy = policy = ConfigDict()
-    # tiny, spiral, tictactoe: an embedded warm start; smollm2: that package's model; scratch: random, from
-    # architecture; or a path: a Hugging Face folder (config.json and safetensors), a .gguf or an .npz
-    policy.init = "scratch"
+    # tiny, spiral, tictactoe: embedded warm starts; smollm2: that package's model; scratch: random, from architecture;
+    policy.init = "scratch"  # or a path: a Hugging Face folder (config.json and safetensors), a .gguf or an .npz
     policy.dtype = "bfloat16"  # of activations: float32 | bfloat16; master weights and reductions are float32
     policy.remat = True  # recompute activations in the backward pass: less memory, more time
     policy.attention = "auto"  # auto: cudnn on GPUs where it can, splash on TPUs, else xla; or one of these
@@ -87,9 +86,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     scaling.original_context = 0  # tokens of the context before (llama3, yarn)
 
     config.tokens = tokens = ConfigDict()
-    # tiny, spiral, tictactoe: an embedded SentencePiece model; policy: what comes with policy.init; or a path: a
-    # SentencePiece .model, a folder with tokenizer.json and a chat template, or a .gguf
-    tokens.tokenizer = "tiny"
+    # tiny, spiral, tictactoe: embedded SentencePiece models; policy: what comes with policy.init; or a path: a
+    tokens.tokenizer = "tiny"  # SentencePiece .model, a folder with tokenizer.json and a chat template, or a .gguf
     tokens.thinking = True  # models that can do both reason before they answer; others do not ask
 
     config.sampler = sampler = ConfigDict()
