@@ -15,10 +15,11 @@ of 32,768 tokens a device (a micro-batch's gradient before it is added, the inpu
 attention's scores, which cuDNN does not hold), less in a prefill. 72.6 GB of 73.6 usable: fits.
 Time: not measured; no such machine was at hand. `:runlocal` runs on 2 CPU cores in a few minutes.
 
-`:lora` trains adapters of rank 32 on every projection, 87M parameters, and needs 4 such GPUs. Mesh: fsdp 4. Per device,
-by the same command with `:lora --devices=4`: the weights in bfloat16 4.4 GB; adapters with moments, gradient and reference
-1.0 GB; the sampler's merged copies 7.9 GB; the cache of 2 slots 9.7 GB; temporarily 41.7 GB in an update, of it float32
-copies that only the CPU's compiler makes. 64.5 GB of 73.6 usable: fits. Its learning rate is ten times that of all weights.
+`:lora` trains adapters of rank 32 on every projection, 87M parameters, and needs 4 such GPUs. Mesh: fsdp 4. Per
+device, by the same command with `:lora --devices=4`: the weights in bfloat16 4.4 GB; adapters with moments, gradient
+and reference 1.0 GB; the sampler's merged copies 7.9 GB; the cache of 2 slots 9.7 GB; temporarily 41.7 GB in an update,
+of it float32 copies that only the CPU's compiler makes. 64.5 GB of 73.6 usable: fits. Its learning rate is ten times
+that of all weights.
 
 Variants, comma-separated after a colon: see `VARIANTS`.
 """
