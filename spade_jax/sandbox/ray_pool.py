@@ -146,14 +146,14 @@ class RayPool:
         self._connected = self._connect(address)
         try:
             self._look_around()
+            while not all(node.ready for node in self._nodes.values()):
+                self._receive(1.0, starting=True)
+                self._give_up_silent(starting=True)
             if not self._nodes:
                 raise SandboxError(
                     "no node of the Ray cluster offers a CPU, so that there is none for environments; "
                     "join some with `ray start --address=HEAD:6379 --num-cpus=N`"
                 )
-            while not all(node.ready for node in self._nodes.values()):
-                self._receive(1.0, starting=True)
-                self._give_up_silent(starting=True)
         except BaseException:
             self.shutdown()
             raise
@@ -288,13 +288,17 @@ class RayPool:
         """Parts with the nodes that have left the cluster, and begins with those that have come."""
         now = time.monotonic()
         self._look_at = now + _LOOK_SECONDS
-        found = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
+        found = self._offered()
         for node in [node for id_, node in self._nodes.items() if id_ not in found]:
             self._lose(node, "has left the cluster")
         self._retry_at = {id_: when for id_, when in self._retry_at.items() if id_ in found}
         for id_, seen in found.items():
             if id_ not in self._nodes and now >= self._retry_at.get(id_, 0.0):
                 self._begin(id_, seen["NodeManagerAddress"], seen["Resources"]["CPU"])
+
+    def _offered(self) -> dict[str, dict[str, Any]]:
+        """What Ray says of the nodes of the cluster that have cores, by their ids."""
+        return {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
 
     def _begin(self, id_: str, name: str, cores: float) -> None:
         where = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(id_, soft=False)
@@ -343,8 +347,12 @@ class RayPool:
             self._ray.kill(node.actor)
 
     def _give_up(self, node: _Node, why: str, starting: bool) -> None:
-        """Loses a node; while the pool is `starting` that is an error, since nobody wants fewer from the beginning."""
-        if starting:
+        """Loses a node.
+
+        While the pool is `starting` that is an error, since nobody wants fewer from the beginning, but for a node that
+        has left the cluster: Ray goes on listing one that died for some seconds.
+        """
+        if starting and node.id in self._offered():
             raise SandboxError(f"the environment host {node.name} {why}; mend it, or take it out of the cluster")
         self._lose(node, why)
 

@@ -78,6 +78,17 @@ class Cluster:
         """kill -9 of everything that Ray runs there itself."""
         self._cluster.remove_node(self.nodes.pop(node), allow_graceful=False)
 
+    def alive(self) -> set[str]:
+        """Ids of the nodes with cores that Ray believes to be alive."""
+        return {node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
+
+    def mend(self) -> None:
+        """Waits until Ray has noticed who died, and replaces whom it gave up since the machine was too busy."""
+        assert sandbox_checks.eventually(lambda: self.alive() <= set(self.nodes), seconds=120.0)
+        while lost := set(self.nodes) - self.alive():
+            self.kill(lost.pop())
+            self.add()
+
     def processes(self, node: str) -> list[int]:
         """Of Ray's workers on a node, and of the fork servers below them."""
         (raylet,) = self.nodes[node].all_processes["raylet"]
@@ -98,7 +109,7 @@ def started() -> Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def started_cluster():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         # Ray's workers have to find this package, and must not touch an accelerator.
@@ -109,14 +120,22 @@ def cluster():
         cluster.end()
 
 
+@pytest.fixture
+def cluster(started_cluster):
+    """With two live nodes, and no dead one that Ray would still offer."""
+    started_cluster.mend()
+    return started_cluster
+
+
 @pytest.fixture(scope="module")
-def shared(cluster):
+def shared(started_cluster):
     with ray_pool.RayPool(LIMITS, max_live=64) as pool:
         yield pool
 
 
 @pytest.fixture
-def pool(shared):
+def pool(cluster, shared):
+    assert sandbox_checks.eventually(lambda: not shared.poll(0) and len(shared.nodes) == 2, seconds=120.0)
     yield shared
     for env in list(shared._envs):
         shared.close(env)
@@ -127,10 +146,10 @@ def where(pool, env) -> str:
     return pool._envs[env].node.id
 
 
-def test_everything_holds_on_the_nodes_that_holds_here(shared):
+def test_everything_holds_on_the_nodes_that_holds_here(pool):
     with Pool(LIMITS, max_live=3) as local:
-        assert shared.layers == local.layers
-    assert [cores for _, cores in shared.nodes] == [1, 1]
+        assert pool.layers == local.layers
+    assert [cores for _, cores in pool.nodes] == [1, 1]
 
 
 def test_answers_are_those_of_the_local_pool(pool):
@@ -267,6 +286,18 @@ def test_a_node_that_dies_costs_its_own_environments_and_one_that_comes_is_used(
         assert sandbox_checks.eventually(lambda: not pool.poll(0) and len(pool.nodes) == 2, seconds=120.0)
         env, other = (constructed(pool, SLOW) for _ in range(2))
         assert {where(pool, env), where(pool, other)} == set(cluster.nodes) and come in cluster.nodes
+
+
+def test_a_node_that_died_a_moment_before_is_not_waited_for(cluster):
+    """Ray goes on offering it for some seconds."""
+    doomed = next(iter(cluster.nodes))
+    try:
+        cluster.kill(doomed)
+        assert doomed in cluster.alive()
+        with ray_pool.RayPool(LIMITS, max_live=4) as pool:
+            assert {where(pool, constructed(pool, SLOW)) for _ in range(2)} == set(cluster.nodes)
+    finally:
+        cluster.add()
 
 
 def test_a_node_whose_actor_ends_or_falls_silent_is_lost_and_tried_again(cluster, monkeypatch):
