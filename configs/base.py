@@ -119,7 +119,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     rollout.reply_blocks = 2  # decode blocks between an action and its reply, fixed so that timing decides nothing
     # For survival, several times what a rollout takes: time decides what it strikes, and long episodes come first.
     rollout.deadline_secs = 0.0  # after which episodes and matches of a rollout that have not ended are void; 0: none
-    # Above 0, timing decides which weights draw a token, and a seed no longer gives the same bits (launch/README.md):
+    # Above 0, timing decides which weights draw a token, and a seed no longer gives the same bits; several processes
+    # can have 1 (launch/README.md):
     rollout.max_staleness = 0  # updates that may be unfinished while rollouts go on, which wait where more would be
 
     config.selfplay = selfplay = ConfigDict()  # two-player games: method.algorithm = spiral

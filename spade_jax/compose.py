@@ -347,6 +347,7 @@ def engine(
     template: chat.ChatTemplate,
     device_mesh: Mesh,
     on_step: Callable[[], None] | None = None,
+    launching: contextlib.AbstractContextManager | None = None,
 ) -> Engine:
     """The sampler."""
     return Engine(
@@ -362,6 +363,7 @@ def engine(
         weight_dtype=config.sampler.weight_dtype,
         on_swap=config.sampler.on_swap,
         on_step=on_step,
+        launching=launching,
     )
 
 

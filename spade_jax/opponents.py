@@ -114,7 +114,9 @@ class Opponents:
         shardings = state_lib.param_shardings(Decoder(session.model.config.merged), mesh)
         params = partitioning.global_copies(mesh, params, shardings)
         if self._engine is None:
-            self._engine = compose.engine(self._config, session.model, params, session.template, mesh)
+            self._engine = compose.engine(
+                self._config, session.model, params, session.template, mesh, launching=session.launching
+            )
         self._engine.set_params(params, version=step)
         return PolicyPlayer(self._engine, session.template, compose.policy_settings(self._config, temperature))
 

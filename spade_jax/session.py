@@ -11,6 +11,7 @@ import dataclasses
 import io
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -84,6 +85,7 @@ class Session:
       template: the chat template.
       engine: the sampler, on this process's own devices.
       sampler_mesh: those devices.
+      launching: what a sampler on them holds while it launches a program.
       sampler_params: what it draws with: the weights behind the last update that has ended.
       restored: host state of the newest checkpoint, None in a new workdir.
       first_step: the step to begin with.
@@ -109,7 +111,12 @@ class Session:
         self.mesh = compose.mesh(config, self.model)
         optimizer = state_lib.make_optimizer(compose.optimizer_config(config), self.model)
         state = compose.train_state(config, self.model, optimizer, self.mesh, self.initial_params)
-        self._update = step_lib.make_update(self.model, optimizer, self.mesh, compose.update_config(config))
+        ahead = config.rollout.max_staleness
+        overlapping = ahead > 0 and jax.local_device_count() > 1
+        self.launching = threading.Lock() if overlapping else contextlib.nullcontext()
+        self._update = step_lib.make_update(
+            self.model, optimizer, self.mesh, compose.update_config(config), launching=self.launching
+        )
         self._buckets = compose.buckets(config, self.mesh)
         # Taken before a checkpoint is restored: the reference is the policy the run began with.
         needs_reference = config.learner.kl_coefficient > 0
@@ -121,7 +128,6 @@ class Session:
         self.sampler_mesh = publish.local_mesh(self.mesh)
         # Those in int8, and those with adapters, are made from what they are made from in one process.
         plain = config.sampler.weight_dtype == "policy" and self.model.config.lora is None
-        ahead = config.rollout.max_staleness
         self._publish = publish.make_publish(
             self.model, self.mesh, self.model.config.dtype if plain else None, outlives_update=ahead > 0
         )
@@ -135,7 +141,16 @@ class Session:
         if found := self._checkpointer.restore(state):
             state, self.restored, self.first_step = found.state, found.host, found.step
         self._baselines = np.array(state.baselines)
-        self._updates = stack.enter_context(Pacer(state, self.first_step, ahead, self._close_step))
+        self._updates = stack.enter_context(
+            Pacer(
+                state,
+                self.first_step,
+                ahead,
+                self._close_step,
+                at_report=ahead > 0 and jax.process_count() > 1,
+            )
+        )
+        stack.enter_context(hosts.after(self._updates.catch_up))
 
     def _claim_workdir(self) -> None:
         self._stack.enter_context(WorkdirLock(self._workdir))
@@ -159,7 +174,13 @@ class Session:
         hosts.from_first(lambda: self._open_metrics(notes, results))
         self.sampler_params = self._publish(self.state.params)
         self.engine = compose.engine(
-            config, self.model, self.sampler_params, self.template, self.sampler_mesh, on_step=self._updates.poll
+            config,
+            self.model,
+            self.sampler_params,
+            self.template,
+            self.sampler_mesh,
+            on_step=self._updates.poll,
+            launching=self.launching,
         )
         self.engine.set_params(self.sampler_params, version=self.first_step)
         self.timers = metrics.Timers()

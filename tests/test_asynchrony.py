@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 
@@ -26,18 +27,45 @@ SPADE = (
 QUIET = ("--config.evaluation.every_steps=0", "--config.checkpoint.save_steps=1")
 
 
-def run(workdir, when, *flags):
-    command = [
-        sys.executable, f"{ROOT}/tests/lagging_worker.py", f"{workdir}.steps", when, f"--workdir={workdir}", *flags,
-        *QUIET, "--config.rollout.max_staleness=1",
+def command(out, workdir, when, *flags):
+    return [
+        sys.executable, f"{ROOT}/tests/lagging_worker.py", str(out), when, f"--workdir={workdir}", *flags, *QUIET,
+        "--config.rollout.max_staleness=1",
     ]  # fmt: skip
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
 
 
-def told(workdir):
-    lines = pathlib.Path(f"{workdir}.steps").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+def environ(devices):
+    return {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+
+
+def run(workdir, when, *flags, devices=1):
+    arguments = command(f"{workdir}.steps", workdir, when, *flags)
+    return subprocess.run(
+        arguments, env=environ(devices), capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+def run_together(workdir, whens, *flags, devices=1):
+    """As many processes as `whens`, of which process i tells in `workdir`.steps.i; exit codes, and what they said."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        (_, port) = free.getsockname()
+    children = []
+    for i, when in enumerate(whens):
+        join = (f"--coordinator=127.0.0.1:{port}", f"--num_processes={len(whens)}", f"--process_id={i}")
+        with open(f"{workdir}.log.{i}", "w", encoding="utf-8") as log:
+            arguments = command(f"{workdir}.steps.{i}", workdir, when, *flags, *join)
+            children.append(subprocess.Popen(arguments, env=environ(devices), stdout=log, stderr=subprocess.STDOUT))
+    try:
+        codes = [child.wait(600) for child in children]
+    finally:
+        for child in children:
+            child.kill()
+    return codes, [pathlib.Path(f"{workdir}.log.{i}").read_text(encoding="utf-8") for i in range(len(whens))]
+
+
+def told(out):
+    return [json.loads(line) for line in pathlib.Path(out).read_text(encoding="utf-8").splitlines()]
 
 
 def newest(workdir):
@@ -53,13 +81,13 @@ def test_no_token_is_older_than_allowed_and_a_killed_run_goes_on(tmp_path):
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     saved = newest(workdir)
     assert saved in (1, 2)  # the second one was begun in the rollout before the kill, and may not be complete
-    first = told(workdir)
+    first = told(f"{workdir}.steps")
     assert [step["step"] for step in first] == [0, 1, 2]
     stopped = run(workdir, "term:4", *SPIRAL)
     assert stopped.returncode == 0, stopped.stderr
     assert "stopped after step 5 with a checkpoint" in stopped.stdout
     assert newest(workdir) == 5
-    second = told(workdir)[len(first) :]
+    second = told(f"{workdir}.steps")[len(first) :]
     assert [step["step"] for step in second] == list(range(saved, 5))
     for steps in (first, second):
         # The first rollout of a process has nothing before it that could lag.
@@ -86,11 +114,47 @@ def test_designer_samples_wait_for_their_window_and_are_no_older_than_that(tmp_p
     finished = run(workdir, "-", *SPADE)
     assert finished.returncode == 0, finished.stderr
     assert newest(workdir) == 4
-    steps = told(workdir)
+    steps = told(f"{workdir}.steps")
     assert [step["step"] for step in steps] == list(range(4))
     assert any(step["trained"]["designer"] for step in steps)
     for step in steps:
         assert all(step["step"] - 1 <= version <= step["step"] for version in step["trained"]["agent"])
         assert all(step["step"] - 2 <= version < step["step"] for version in step["trained"]["designer"])
+    scalars = metrics.read_scalars(workdir)
+    assert scalars["learner/loss"][0].tolist() == scalars["agent/win_rate"][0].tolist() == list(range(4))
+
+
+@pytest.mark.slow
+def test_several_processes_overlap_too_and_stop_with_an_update_under_way(tmp_path):
+    """Two of two devices: what they exchange comes before or after an update in both, or they would wait for ever."""
+    workdir = tmp_path / "run"
+    codes, logs = run_together(workdir, ("-", "term:2"), *SPIRAL, devices=2)  # one of them is asked to stop
+    assert codes == [0, 0], logs[0][-2000:] + logs[1][-2000:]
+    assert "stopped after step 3 with a checkpoint" in logs[0] and newest(workdir) == 3
+    codes, logs = run_together(workdir, ("-", "-"), *SPIRAL, devices=2)
+    assert codes == [0, 0], logs[0][-2000:] + logs[1][-2000:]
+    assert newest(workdir) == 6
+    steps, others = (told(f"{workdir}.steps.{i}") for i in range(2))
+    assert steps == others and [step["step"] for step in steps] == list(range(6))
+    for step in steps:  # the first rollout of a process has nothing before it that could lag
+        now = step["step"]
+        ages = {now} if now in (0, 3) else {now - 1, now}
+        assert {v for turn in step["turns"] for v in turn} == ages and min(step["trained"]["agent"]) == min(ages)
+    assert any(len(set(turn)) == 2 for step in steps for turn in step["turns"])
+    scalars = metrics.read_scalars(workdir)
+    assert scalars["learner/loss"][0].tolist() == list(range(6))
+    assert scalars["learner/staleness_max"][1].tolist() == [0, 1, 1, 0, 1, 1]
+
+
+@pytest.mark.slow
+def test_several_processes_write_and_check_programs_while_an_update_goes_on(tmp_path):
+    workdir = tmp_path / "run"
+    codes, logs = run_together(workdir, ("-", "-"), *SPADE)
+    assert codes == [0, 0], logs[0][-2000:] + logs[1][-2000:]
+    steps, others = (told(f"{workdir}.steps.{i}") for i in range(2))
+    assert steps == others and [step["step"] for step in steps] == list(range(4)) and newest(workdir) == 4
+    ages = [[step["step"] - version for version in step["trained"]["agent"]] for step in steps]
+    assert {age for step in ages for age in step} == {0, 1} and set(ages[0]) == {0}
+    assert any(step["trained"]["designer"] for step in steps)
     scalars = metrics.read_scalars(workdir)
     assert scalars["learner/loss"][0].tolist() == scalars["agent/win_rate"][0].tolist() == list(range(4))

@@ -8,6 +8,7 @@ of one compiled function, which loops over its micro-batches on the device.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -127,13 +128,15 @@ def make_update(
     config: UpdateConfig,
     *,
     rules: partitioning.Rules = partitioning.DEFAULT_RULES,
+    launching: contextlib.AbstractContextManager | None = None,
 ) -> Update:
     """Builds `update(state, minibatches, reference=None) -> (state, metrics)`.
 
     The update consumes (donates) the given state. `minibatches` is what `batch.pack` made of the trajectories, the same
     in every process: each puts its own devices' rows there. `reference` is what is trained (`state.split_trained`)
     of the policy that the divergence is from. An update without any row changes nothing but the step counter. Metrics
-    are floats under their TensorBoard tags, averaged over the update.
+    are floats under their TensorBoard tags, averaged over the update. `launching`: as in `sampler.Engine`, a lock where
+    a sampler draws on the same devices while the update is made.
 
     The update raises:
       FloatingPointError: the loss or the gradient of an optimiser step is not finite; that step is not applied.
@@ -180,6 +183,19 @@ def make_update(
     @functools.partial(jax.jit, donate_argnums=0, out_shardings=full_shardings)
     def advance(state: TrainState) -> TrainState:
         return state._replace(step=state.step + 1)
+
+    launching = launching or contextlib.nullcontext()
+
+    def launched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def launch(*args: Any) -> Any:
+            with launching:
+                return function(*args)
+
+        return launch
+
+    score, empty, accumulate, measure, apply, advance = map(
+        launched, (score, empty, accumulate, measure, apply, advance)
+    )
 
     def to_device(stack: Stack) -> Stack:
         shardings = Stack(jax.tree.map(lambda _: stacked, stack.batch), whole)

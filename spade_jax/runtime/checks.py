@@ -532,12 +532,12 @@ def check_processes(config: ConfigDict, processes: int) -> None:
     """Checks what several processes cannot do.
 
     Raises:
-      UsageError: rollouts that overlap updates. Their exchanges would meet in another order in every process.
+      UsageError: more than one update may lag, though they exchange what they drew only when none is under way.
     """
-    if config.rollout.max_staleness and processes > 1:
+    if config.rollout.max_staleness > 1 and processes > 1:
         raise UsageError(
-            f"rollout.max_staleness={config.rollout.max_staleness} overlaps rollouts and updates, which {processes} "
-            "processes cannot do together; use 0, or one process for all devices"
+            f"rollout.max_staleness={config.rollout.max_staleness} is more than {processes} processes can keep up, "
+            "which exchange what they drew before the next update begins; use 1, or 0"
         )
 
 

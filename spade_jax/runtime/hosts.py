@@ -2,7 +2,8 @@
 
 What a process finds out by itself (what its sampler drew, what its sandbox answered, that it was asked to stop) is
 exchanged here. From then on all hold the same values and compute the same from them, so nothing else has to be agreed
-on. A process by itself exchanges nothing. Call everything here in the same order in every process.
+on. A process by itself exchanges nothing. Call everything here in the same order in every process; what another thread
+has under way on the devices of all processes is to be ended before (`after`).
 
 Values travel as JSON with the bytes of arrays behind it: exact, and nothing that arrives is ever executed. A deadline
 goes through the store of the coordination service instead, in which nobody waits for anybody.
@@ -11,6 +12,7 @@ goes through the store of the coordination service instead, in which nobody wait
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import json
 import struct
@@ -31,6 +33,7 @@ Item = TypeVar("Item")
 _LENGTH = struct.Struct("<q")
 _LEAST_BYTES = 1 << 12  # of a message: shapes are padded to powers of two, so that few programs are compiled
 _LOOK_SECS = 0.1  # between two looks for a deadline that the first process may have announced
+_WAIT: contextvars.ContextVar[Callable[[], None]] = contextvars.ContextVar("wait", default=lambda: None)
 _ERRORS = {error.__name__: error for error in (UsageError, RunError)}
 
 
@@ -72,6 +75,7 @@ def gather(value: T, *structs: type) -> list[T]:
     """Every process's value, in the order of the processes; `structs` as in `spread`."""
     if jax.process_count() == 1:
         return [value]
+    _WAIT.get()()
     data = np.frombuffer(encode(value), np.uint8)
     sizes = np.asarray(multihost_utils.process_allgather(np.array([len(data)], np.int32))).reshape(-1)
     # One process after the other on the devices and off again.
@@ -83,6 +87,7 @@ def from_first(work: Callable[[], T], *structs: type) -> T:
     """What `work()` returns in the first process, which alone calls it; its UsageError or RunError is raised in all."""
     if jax.process_count() == 1:
         return work()
+    _WAIT.get()()
     data = b""
     if is_first():
         try:
@@ -97,6 +102,20 @@ def from_first(work: Callable[[], T], *structs: type) -> T:
         kind, message = error
         raise _ERRORS[kind](message)
     return value
+
+
+@contextlib.contextmanager
+def after(wait: Callable[[], None]) -> Iterator[None]:
+    """Calls `wait` before every exchange within, in the thread that exchanges; it exchanges nothing itself.
+
+    For programs on the devices of all processes that another thread started: every process has to run them in the same
+    order as the exchanges, or each waits for another for ever.
+    """
+    token = _WAIT.set(wait)
+    try:
+        yield
+    finally:
+        _WAIT.reset(token)
 
 
 @contextlib.contextmanager

@@ -220,6 +220,8 @@ class Engine:
       on_swap: what `set_params` does with keys and values of the old weights: "reprefill"
         computes them anew, "stale" keeps them and marks the responses.
       on_step: called as every `step` begins; it may swap the weights.
+      launching: held while a program is launched: a lock, where another thread launches programs on the same devices.
+        Those in which devices wait for each other have to reach all of them in one order.
     """
 
     def __init__(
@@ -237,6 +239,7 @@ class Engine:
         weight_dtype: Literal["policy", "int8"] = "policy",
         on_swap: Literal["reprefill", "stale"] = "reprefill",
         on_step: Callable[[], None] | None = None,
+        launching: contextlib.AbstractContextManager | None = None,
     ):
         for name, value, least in (("slots", slots, 1), ("context", context, 2), ("block", block, 1)):
             if value < least:
@@ -256,6 +259,7 @@ class Engine:
         self._run_key = jax.random.key(run_seed)
         self._mesh, self._cache_dtype = mesh, cache_dtype
         self._on_swap, self._on_step = on_swap, on_step
+        self._launching = launching or contextlib.nullcontext()
         self._sharding = None
         if mesh is not None:
             spec = cache_spec(mesh, slots, model.config.num_kv_heads)
@@ -496,9 +500,10 @@ class Engine:
         window = self._window(int(np.max(starts + counts)))
         self._count_shape("prefill", count, chunk, window)
         chunk_arrays = tokens, slots, starts, counts
-        self._cache = prefill(
-            self._model, self._params, self._cache, *chunk_arrays, window=window, sharding=self._sharding
-        )
+        with self._launching:
+            self._cache = prefill(
+                self._model, self._params, self._cache, *chunk_arrays, window=window, sharding=self._sharding
+            )
 
     def _copy(self, copies: list[tuple[int, int, int]]) -> None:
         for count, part in self._calls(copies, [target for _, target, _ in copies], _row_sizes(self._shares)):
@@ -508,7 +513,8 @@ class Engine:
                 sources[i], targets[i] = source % self._share, target % self._share
             window = self._window(max(shared for _, _, shared in part.values()))
             self._count_shape("copy", count, window)
-            self._cache = copy_rows(self._cache, sources, targets, window=window, sharding=self._sharding)
+            with self._launching:
+                self._cache = copy_rows(self._cache, sources, targets, window=window, sharding=self._sharding)
 
     def _rows(self, active: int) -> int:
         """Rows of the next decode call: as few as hold all who are to draw, or fewer where these would not be full."""
@@ -541,19 +547,20 @@ class Engine:
             remaining[r] = c.request.left
         self._count_shape("decode", count, window)
         state = SlotState(token, position, remaining, seed, pack(settings))
-        self._cache, tokens, logps = decode_block(
-            self._decoder,
-            self._layerwise,
-            self._cache,
-            state,
-            slots,
-            self._run_key,
-            self._stop_token,
-            math.ceil(_BUSY * len(active)),
-            steps=self._block,
-            window=window,
-            sharding=self._sharding,
-        )
+        with self._launching:
+            self._cache, tokens, logps = decode_block(
+                self._decoder,
+                self._layerwise,
+                self._cache,
+                state,
+                slots,
+                self._run_key,
+                self._stop_token,
+                math.ceil(_BUSY * len(active)),
+                steps=self._block,
+                window=window,
+                sharding=self._sharding,
+            )
         tokens, logps = np.asarray(tokens), np.asarray(logps)
         drawn_R = np.sum(tokens >= 0, axis=1)
         for c in active:

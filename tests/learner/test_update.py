@@ -12,6 +12,7 @@ import optax
 import pytest
 
 from spade_jax.learner import partitioning
+from spade_jax.learner import step as step_lib
 from spade_jax.learner.batch import BucketConfig, pack
 from spade_jax.learner.objective import ObjectiveConfig
 from spade_jax.learner.state import init_state
@@ -261,3 +262,37 @@ def test_supervised_step_by_hand_and_in_micro_batches():
         assert state.step == 1
     with pytest.raises(ValueError, match="do not split into micro_batches=2"):
         step(state, tokens[:3], weights[:3])
+
+
+def test_every_program_is_launched_under_the_lock(monkeypatch):
+    """A sampler's come before or after it on all devices; between two of them it has its turn."""
+
+    class Lock:
+        held, launches = False, 0
+
+        def __enter__(self):
+            assert not self.held
+            self.held = True
+
+        def __exit__(self, *error):
+            self.held = False
+            self.launches += 1
+
+    lock = Lock()
+    make = step_lib.make_accumulate
+
+    def watched(*args, **kwargs):
+        accumulate = make(*args, **kwargs)
+
+        def launch(*args):
+            assert lock.held
+            return accumulate(*args)
+
+        return launch
+
+    monkeypatch.setattr(step_lib, "make_accumulate", watched)
+    update = make_update(MODEL, optax.sgd(RATE), mesh(), UpdateConfig(chunk=4), launching=lock)
+    minibatches = stacks(*problem())
+    update(fresh(), minibatches)
+    # Of one minibatch: a zero gradient, each bucket's part, its norm, the optimiser's step, the step's number.
+    assert lock.launches == 4 + len(minibatches[0]) and not lock.held

@@ -103,6 +103,21 @@ def test_work_is_dealt_evenly_and_what_belongs_together_to_one_process(monkeypat
     assert hosts.spread(items, list, together=together) == items
 
 
+def test_every_exchange_waits_for_what_is_to_come_before_it(monkeypatch):
+    told = []
+    monkeypatch.setattr(hosts.jax, "process_count", lambda: 2)
+    utils = hosts.multihost_utils
+    monkeypatch.setattr(utils, "process_allgather", lambda x: told.append("exchanged") or np.stack([x, x]))
+    monkeypatch.setattr(utils, "broadcast_one_to_all", lambda x: told.append("exchanged") or x)
+    with hosts.after(lambda: told.append("waited")):
+        assert hosts.spread([1, 2, 3], lambda mine: [told.append("worked") or i for i in mine]) == [1, 1, 3]
+        assert hosts.from_first(lambda: told.append("worked") or 7) == 7
+        exchanges = ["exchanged"] * 2  # of a size, and of what is that long
+        assert told == ["worked", "worked", "waited", *exchanges, "waited", "worked", *exchanges]
+        told.clear()
+    assert hosts.gather(5) == [5, 5] and told == ["exchanged", "exchanged"]
+
+
 def test_a_deadline_passes_in_its_time_and_none_never_does():
     with hosts.deadline("none", 0) as over:
         assert not over()

@@ -33,11 +33,14 @@ def ended(name):
     return update
 
 
-def pacer(ahead, version=0):
+def pacer(ahead, version=0, **kwargs):
     """A pacer, and what it closes."""
     closed = []
-    made = Pacer([], version, ahead, lambda state, version, result, report: closed.append((*state, version, report)))
-    return made, closed
+
+    def close(state, version, result, report):
+        closed.append((*state, version, report))
+
+    return Pacer([], version, ahead, close, **kwargs), closed
 
 
 def later(update, seconds=0.05):
@@ -134,6 +137,30 @@ def test_a_step_is_closed_before_the_next_update_takes_the_state():
             p.report(name)
         p.catch_up()
     assert events == [(what, name) for name in "abcd" for what in ("begins", "closed")]
+
+
+def test_at_report_an_update_does_not_begin_before_and_nobody_waits_for_it():
+    p, closed = pacer(1, at_report=True)
+    with p:
+        slow = Update("a")
+        p.update(slow)
+        p.catch_up()
+        assert not slow.begun.wait(0.05) and closed == []
+        p.report("step a")
+        assert slow.begun.wait(TIMEOUT) and closed == []
+        later(slow)
+        p.catch_up()
+        assert closed == [("a", 1, "step a")]
+
+
+def test_at_report_an_update_begins_for_him_who_wants_its_state():
+    p, closed = pacer(1, at_report=True)
+    with p:
+        p.update(ended("a"))
+        assert p.state == ["a"] and closed == []
+        p.report("step a")
+        p.catch_up()
+        assert closed == [("a", 1, "step a")]
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import pytest
 
 from spade_jax.policy import Decoder, DecoderConfig, init_params, quantize_params
 from spade_jax.sampler import Engine, SamplingConfig
+from spade_jax.sampler import engine as engine_module
 from spade_jax.sampler.engine import common_prefix, conversation_seed
 
 CONFIG = DecoderConfig(vocab_size=40, embed_dim=24, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=6, mlp_dim=32)
@@ -389,3 +391,25 @@ def test_helpers_by_hand():
     assert common_prefix(np.array([], int), np.array([1])) == 0
     # sha256("") begins e3b0c442 98fc1c14.
     assert conversation_seed("").tolist() == [0xE3B0C442, 0x98FC1C14]
+
+
+def test_every_program_is_launched_under_the_lock(monkeypatch):
+    """Another thread's come before or after it on all devices."""
+    lock, seen = threading.Lock(), set()
+
+    def watched(name, function):
+        def launch(*args, **kwargs):
+            assert lock.locked()
+            seen.add(name)
+            return function(*args, **kwargs)
+
+        return launch
+
+    programs = ("prefill", "copy_rows", "decode_block")
+    for name in programs:
+        monkeypatch.setattr(engine_module, name, watched(name, getattr(engine_module, name)))
+    e = engine(launching=lock)
+    for i in range(3):
+        e.submit(e.open(f"c{i}", GREEDY, group="g"), prompt(7, 20), 4)
+    run(e)
+    assert seen == set(programs) and not lock.locked()
