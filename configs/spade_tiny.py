@@ -79,7 +79,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.learner.max_staleness = 4
     # What fits the caches of a CPU; an update has 5 to 20 thousand tokens, of which larger ones waste more in filling.
     config.learner.micro_batch_tokens = 1024
-    config.learner.buckets = (96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024)
+    config.learner.buckets = (
+        96, 112, 128, 144, 160, 176, 192, 224, 256, 288, 320, 384, 448, 512, 640, 768, 1024,
+    )  # fmt: skip
     config.learner.constant_length = 256
     config.learner.vocab_chunk = 128
     config.learner.optimizer.learning_rate = 2e-4
