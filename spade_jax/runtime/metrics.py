@@ -84,6 +84,8 @@ TAGS: dict[str, str] = {
     "learner/padding_share": "share of the positions computed in the update's batches that are padding",
     "learner/logp_gap_mean": "mean |log-prob recomputed - log-prob recorded| over trained tokens, nats",
     "learner/logp_gap_max": "largest such gap, nats",
+    "learner/router_balance": "how evenly experts are used, as the balance loss has it: 1 even, at most their number",
+    "learner/router_max_load": "load of the busiest expert of a layer, as a multiple of an even share",
     "learner/staleness": "mean updates between drawing a sequence's oldest token and training on it",
     "learner/staleness_max": "most updates between drawing a token and training on it",
     "learner/tis_weight": "mean importance weight of trained tokens, truncated at learner.tis_cap",

@@ -14,6 +14,7 @@ from spade_jax.learner.objective import ObjectiveConfig, Sums
 from spade_jax.learner.state import init_state
 from spade_jax.learner.step import UpdateConfig, make_update
 from spade_jax.policy import Decoder, DecoderConfig
+from spade_jax.runtime.metrics import describe
 from spade_jax.structs import Trajectory
 
 LENGTH, E = 8, 4
@@ -69,3 +70,4 @@ def test_metrics_by_hand():
     metrics = jax.device_get(Sums.zero())._replace(router=load).metrics()
     assert metrics["learner/router_balance"] == pytest.approx((2 * 0.75 + 2 * 0.5) / 2)
     assert metrics["learner/router_max_load"] == 2.0
+    assert all(map(describe, metrics))  # a run refuses to log what has no row
