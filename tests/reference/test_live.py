@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 
@@ -16,7 +17,8 @@ import pytest
 import torch
 import transformers
 
-from spade_jax.policy import Decoder, huggingface, safetensors
+from spade_jax.policy import Decoder, huggingface, init_params, join_params, safetensors, split_adapters
+from spade_jax.policy.config import LORA_TARGETS, LoraConfig
 from spade_jax.policy.importing import open_model
 from spade_jax.policy.weights import exported
 from tests.policy import golden
@@ -55,16 +57,41 @@ def test_import_one_training_step_export_and_transformers_loads_it(case, tmp_pat
     updates, _ = optimizer.update(jax.grad(lambda p: loss(p).mean())(params), optimizer.init(params), params)
     trained = optax.apply_updates(params, updates)
 
-    out = tmp_path / "out"
+    ours = np.asarray(logits_of(model, trained, tokens)[0])
+    np.testing.assert_allclose(ours, exported_logits(tmp_path / "out", config, trained, tokens), atol=1e-4, rtol=0)
+    assert np.abs(ours - stored["logits"]).max() > 1e-2  # it did learn something
+
+
+def exported_logits(out, config, params, tokens):
+    """float32[T, V] of transformers with what we export."""
     out.mkdir()
-    safetensors.write_folder(out, dict(exported(trained, config)), "float32", 20_000)
-    settings = huggingface.to_huggingface(config, context=64, dtype="float32")
+    safetensors.write_folder(out, dict(exported(params, config)), "float32", 20_000)
+    settings = huggingface.to_huggingface(config.merged, context=64, dtype="float32")
     (out / "config.json").write_text(json.dumps(settings))
     theirs, info = transformers.AutoModelForCausalLM.from_pretrained(
         out, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
     assert not info["missing_keys"] and not info["unexpected_keys"]
-    logits = theirs(torch.tensor(tokens, dtype=torch.long)).logits[0].detach().numpy()
+    return theirs(torch.tensor(tokens, dtype=torch.long)).logits[0].detach().numpy()
+
+
+@pytest.mark.parametrize("case", ["llama3", "qwen3_moe", "gemma3"])
+def test_adapters_trained_for_a_step_are_merged_in_what_transformers_loads(case, tmp_path):
+    stored = golden.load(case)
+    golden.write_model(tmp_path, stored["settings"], stored["shapes"])
+    lazy, plain = open_model(tmp_path)
+    config = dataclasses.replace(plain, lora=LoraConfig(rank=4, alpha=8.0, targets=LORA_TARGETS))
+    model, tokens = Decoder(config), stored["tokens"]
+    base = jax.tree.map(lambda p: jnp.asarray(p[...]), lazy)
+    adapters, _ = split_adapters(init_params(model, jax.random.key(0)))
+
+    def loss(adapters):
+        logits = logits_of(model, join_params(adapters, base), tokens)[0, :-1]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[0, 1:]).mean()
+
+    optimizer = optax.adamw(1e-2)
+    updates, _ = optimizer.update(jax.grad(loss)(adapters), optimizer.init(adapters), adapters)
+    trained = join_params(optax.apply_updates(adapters, updates), base)
     ours = np.asarray(logits_of(model, trained, tokens)[0])
-    np.testing.assert_allclose(ours, logits, atol=1e-4, rtol=0)
-    assert np.abs(ours - stored["logits"]).max() > 1e-2  # it did learn something
+    np.testing.assert_allclose(ours, exported_logits(tmp_path / "out", config, trained, tokens), atol=1e-4, rtol=0)
+    assert np.abs(ours - stored["logits"]).max() > 1e-2
