@@ -129,14 +129,17 @@ def chat_template(config: ConfigDict) -> chat.ChatTemplate | jinja_chat.JinjaTem
 def policy(config: ConfigDict, template: chat.ChatTemplate | jinja_chat.JinjaTemplate) -> tuple[Decoder, Any]:
     """The network and its initial weights: host arrays, or ones that are read when indexed; None for a random start."""
     how = execution(config)
-    padded = False  # published models have rows in their embedding that no token uses
+    padded = False
     if config.policy.init == "scratch":
         shape, params = _architecture(config), None
     else:
         path = policy_path(config)
         try:
             if _published(path):
-                (params, shape), padded = open_model(path, how["param_dtype"]), True
+                params, shape = open_model(path, how["param_dtype"])
+                # Published models have rows in their embedding that no token uses. Drawn all the same, they are no text
+                # to the tokenizer that comes with them; to ours they are an error.
+                padded = isinstance(template, jinja_chat.JinjaTemplate)
             elif not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
                 raise ValueError("it is not an .npz, or not a whole one")
             else:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
+import shutil
 
+import jax
 import numpy as np
 import pytest
 
 from configs import spade_tiny
 from spade_jax import compose
+from spade_jax.policy import Decoder, DecoderConfig, huggingface, init_params, safetensors
+from spade_jax.policy.weights import exported
 from spade_jax.runtime.errors import RunError, UsageError
 from spade_jax.runtime.presets import resolve_preset
 
@@ -53,6 +58,30 @@ def test_tokenizer_that_is_none(tmp_path):
     (tmp_path / "t.model").write_text("no model")
     with pytest.raises(UsageError, match=r"tokens.tokenizer=.*t.model cannot be used .*; use tiny"):
         compose.chat_template(config)
+
+
+def test_rows_of_an_embedding_that_no_token_uses_belong_to_a_published_tokenizer(tmp_path):
+    """Ours has no text for what such a row's logit draws: the run would end in its first rollout."""
+    published = pathlib.Path(__file__).parent / "data" / "tokenizers" / "chatml"
+    folder = tmp_path / "model"
+    shutil.copytree(published, folder)
+    config = resolve_preset(spade_tiny.get_config())
+    config.policy.init, config.tokens.tokenizer = str(folder), str(folder)
+    template = compose.chat_template(config)
+    vocabulary = max(template.tokenizer.vocab_size, 2048) + 5
+    shape = DecoderConfig(
+        vocab_size=vocabulary, embed_dim=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, mlp_dim=8
+    )
+    params = init_params(Decoder(shape), jax.random.key(0))
+    safetensors.write_folder(folder, dict(exported(params, shape)), "float32", 1 << 30)
+    settings = huggingface.to_huggingface(shape, context=80, dtype="float32")
+    (folder / "config.json").write_text(json.dumps(settings))
+    assert compose.policy(config, template)[0].config.vocab_size == vocabulary
+    assert template.tokenizer.decode([vocabulary - 1]) == ""
+    config.tokens.tokenizer = "tiny"
+    message = f"has a vocabulary of {vocabulary}, tokens.tokenizer=tiny one of 2048; give a pair that belongs together"
+    with pytest.raises(UsageError, match=message):
+        compose.policy(config, compose.chat_template(config))
 
 
 def test_corpus_that_is_a_pipe(tmp_path):
