@@ -9,9 +9,10 @@ and about 5 minutes to build; nothing of the package but its file of weights is 
 Hardware: 2 CPU cores. Memory: 135M parameters are 0.54 GB in float32, with Adam's moments and a gradient 2.2 GB; the
 cache of 16 slots of 2,048 tokens is 1.5 GB in bfloat16 (46 kB a token: 30 layers, 3 heads of 64, keys and values).
 Expect: texts that sometimes look like Python and none that pass the gate: the model is small and has not been taught
-the contract. `:runlocal`, seed 0: of 4 programs none passes, 3 because the answer holds no fenced program, 1 because it
-imports threading; so nothing is played, all 4 are paid alike, and nothing is trained. `:runlocal,bundled` lets the
-agent play. The run shows that the loop works with a real model, its own chat template and tokenizer.
+the contract. `:runlocal`, seed 0 (2026-11-30): of 4 programs none passes, 3 because the answer holds no whole fenced
+program, 1 because it uses `eval` (on another machine it imported threading); so nothing is played, all 4 are paid
+alike, and nothing is trained. `:runlocal,bundled` lets the agent play. The run shows that the loop works with a real
+model, its own chat template and tokenizer.
 
 Variants, comma-separated after a colon: see `VARIANTS`. Seeds: `--config.run.seed=1`.
 """

@@ -20,7 +20,9 @@ SHAPE = dict(
 def substitute(config: ConfigDict, **architecture: Any) -> None:
     """Sets the config to 2 steps of a random policy that plays the bundled programs.
 
-    Its own programs would all be rejected, and nothing would be played.
+    Its own programs would all be rejected, and nothing would be played. It wins none of the bundled ones either, so
+    that every advantage is 0 and no update has a row. What the update makes of the architecture is seen in two-player
+    games, where a move that is none loses: add `--config.method.algorithm=spiral --config.learner.estimator.agent=ema`.
 
     Args:
       config: changed in place.
