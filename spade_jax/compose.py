@@ -99,7 +99,7 @@ def policy_path(config: ConfigDict) -> pathlib.Path:
     return found[0]
 
 
-def _published(path: pathlib.Path) -> bool:
+def published(path: pathlib.Path) -> bool:
     """Whether a model comes as its makers publish it: a folder or a GGUF file."""
     return path.is_dir() or path.suffix == ".gguf"
 
@@ -116,7 +116,7 @@ def chat_template(config: ConfigDict) -> chat.ChatTemplate | jinja_chat.JinjaTem
     """The tokenizer's chat template."""
     path = tokenizer_path(config)
     try:
-        if _published(path):
+        if published(path):
             return jinja_chat.load(path, thinking=config.tokens.thinking)
         return chat.ChatTemplate(tokenizer_lib.SentencePieceTokenizer(path))
     except (OSError, RuntimeError, ValueError, KeyError) as error:  # SentencePiece raises RuntimeError
@@ -135,7 +135,7 @@ def policy(config: ConfigDict, template: chat.ChatTemplate | jinja_chat.JinjaTem
     else:
         path = policy_path(config)
         try:
-            if _published(path):
+            if published(path):
                 params, shape = open_model(path, how["param_dtype"])
                 # Published models have rows in their embedding that no token uses. Drawn all the same, they are no text
                 # to the tokenizer that comes with them; to ours they are an error.
@@ -177,7 +177,7 @@ def shape(config: ConfigDict) -> DecoderConfig:
             found = _architecture(config)
         else:
             path = policy_path(config)
-            found = read_shape(path) if _published(path) else load_params(path)[1]
+            found = read_shape(path) if published(path) else load_params(path)[1]
         return dataclasses.replace(found, **execution(config))
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise UsageError(f"policy.init={config.policy.init} cannot be read ({error})") from error

@@ -43,8 +43,11 @@ def main(argv: Sequence[str]) -> None:
     config = read_config(workdir)
     template = compose.chat_template(config)
     model, params = compose.policy(config, template)
+    # Readers stop at the end of a message, and at positions that the model knows.
+    settings = {"eos_token_id": template.tokenizer.end_id} | original_settings(config)
+    context = max(config.sampler.context, settings.get("max_position_embeddings") or 0)
     try:
-        settings = huggingface.to_huggingface(model.config.merged, context=config.sampler.context, dtype=_DTYPE.value)
+        settings |= huggingface.to_huggingface(model.config.merged, context=context, dtype=_DTYPE.value)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -60,9 +63,7 @@ def main(argv: Sequence[str]) -> None:
     with emptied_on_failure(out):
         tensors = dict(weights.exported(restored.state.params, model.config))
         files = safetensors.write_folder(out, tensors, _DTYPE.value, _FILE_MB.value * 10**6)
-        (out / importing.CONFIG).write_text(
-            json.dumps(original_settings(config) | settings, indent=2) + "\n", encoding="utf-8"
-        )
+        (out / importing.CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         copied = copy_tokenizer(config, template, out)
     written = ", ".join([*files, importing.CONFIG, *copied])
     print(f"{out}: {len(tensors)} tensors of step {restored.step} in {written}", flush=True)
@@ -82,9 +83,9 @@ def emptied_on_failure(out: pathlib.Path) -> Iterator[None]:
 def original_settings(config: ConfigDict) -> dict:
     """What the imported model's own config says beside the shape: ids of special tokens, the length of its context."""
     path = None if config.policy.init == "scratch" else compose.policy_path(config)
-    if path is None or not path.is_dir():
+    if path is None or not compose.published(path):
         return {}
-    settings = importing.read_config(path)
+    settings = importing.read_settings(path)
     settings = settings.get("text_config", settings)
     # Spelled anew below, in the names that older and newer readers know.
     return {key: value for key, value in settings.items() if key not in ("rope_parameters", "dtype", "torch_dtype")}

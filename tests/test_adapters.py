@@ -26,6 +26,7 @@ from spade_jax.runtime.workdir import read_config
 
 ROOT = pathlib.Path(__file__).parents[1]
 RANK, ALPHA = 2, 8.0
+CONTEXT = 4096  # more than the run samples
 MODEL = DecoderConfig(
     vocab_size=1024, embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, mlp_dim=16, qk_norm=True,
     num_experts=4, experts_per_token=2, tied_head=False,
@@ -66,7 +67,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     params = init_params(Decoder(MODEL), jax.random.key(0))
     safetensors.write_folder(folder, dict(exported(params, MODEL)), "float32", 1 << 30)
-    settings = huggingface.to_huggingface(MODEL, context=80, dtype="float32")
+    settings = huggingface.to_huggingface(MODEL, context=CONTEXT, dtype="float32")
     (folder / "config.json").write_text(json.dumps(settings))
     return folder
 
@@ -127,6 +128,10 @@ def test_what_is_exported_has_them_merged(workdir, tmp_path):
     run("export", f"--workdir={workdir}", f"--out={tmp_path / 'out'}")
     params, (lazy, config) = jax.device_get(state_of(workdir).params), open_model(tmp_path / "out")
     assert config.lora is None and config.num_experts == 4
+    settings = json.loads((tmp_path / "out" / "config.json").read_text())
+    template = compose.chat_template(read_config(workdir))
+    assert settings["max_position_embeddings"] == CONTEXT
+    assert settings["eos_token_id"] == template.tokenizer.end_id  # which its makers' config does not name
     for block, name in (("attention", "q"), ("attention", "o"), ("mlp", "down")):
         ours = params["layers"][block]
         lead = 2 if block == "mlp" else 1

@@ -63,15 +63,19 @@ def read_config(path: Path) -> dict[str, Any]:
     return settings
 
 
-def read_shape(path: str | Path) -> DecoderConfig:
-    """The shape of a model, of which no more than the config must be there.
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """The settings of a model, of which no more than the config must be there: config.json, or what GGUF says of it.
 
     Raises:
-      ValueError: no such model, or one that the decoder cannot be.
+      ValueError: no such model.
     """
     path = Path(path)
-    settings = read_config(path) if path.is_dir() else gguf_file.GGUFFile(path).settings()
-    return huggingface.from_huggingface(settings)
+    return read_config(path) if path.is_dir() else gguf_file.GGUFFile(path).settings()
+
+
+def read_shape(path: str | Path) -> DecoderConfig:
+    """The shape of a model; ValueError where there is none, or one that the decoder cannot be."""
+    return huggingface.from_huggingface(read_settings(path))
 
 
 def open_model(path: str | Path, param_dtype: str = "float32") -> tuple[dict[str, Any], DecoderConfig]:
