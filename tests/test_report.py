@@ -216,6 +216,19 @@ def test_a_fresh_run_says_what_is_missing(tmp_path):
         assert sentence in text
 
 
+def test_a_run_on_bundled_programs_shows_how_they_are_played(tmp_path):
+    fill(tmp_path)
+    (tmp_path / "environments.sqlite").unlink()
+    with Memory(tmp_path / "environments.sqlite") as memory:
+        memory.add(0, [dataclasses.replace(a_record(name), report=None) for name in ("Early", "Late")])
+    text = Page(write_report(tmp_path).read_text(encoding="utf-8")).text
+    gallery = text[text.index("GalleryThe") :]
+    assert "environments written02 bundled ones are played" in text and "Valid programs by skill" not in text
+    assert "passed the gate" not in gallery and "No program" not in gallery
+    assert gallery.index("Earlybundledoptimization") < gallery.index("Latebundledoptimization")
+    assert gallery.count("Guess. answer") == 4  # two programs, two arms
+
+
 def test_a_run_of_one_step(tmp_path):
     page = Page(write_report(fill(tmp_path, steps=1)).read_text(encoding="utf-8"))
     assert "a single point" in page.text

@@ -46,9 +46,10 @@ def gallery(run: Run) -> str:
     if not run.programs:
         nothing = "" if "programs" in run.problems else page.empty("No program has been written yet.")
         return page.section("gallery", "Gallery", about, notes + nothing)
-    valid = _once([entry for entry in run.programs if entry[1].report is not None and entry[1].report.valid])
+    # Bundled programs are played without a gate.
+    played = _once([entry for entry in run.programs if entry[1].report is None or entry[1].report.valid])
     rejected = _once([entry for entry in run.programs if entry[1].report is not None and not entry[1].report.valid])
-    parts = [_program(run, *entry) for entry in _early_to_late(run, valid)]
+    parts = [_program(run, *entry) for entry in _early_to_late(run, played)]
     if not parts:
         parts.append(page.empty("No program has passed the gate yet."))
     if rejected:
@@ -90,8 +91,11 @@ def _examples(programs: list[_Written]) -> list[_Written]:
 
 def _program(run: Run, step: int, record: structs.EnvironmentRecord) -> str:
     report = record.report
+    rejected = report is not None and not report.valid
     chips = []
-    if report.valid:
+    if report is None:
+        chips.append('<span class="tag">bundled</span>')
+    elif report.valid:
         chips.append('<span class="tag passed">passed the gate</span>')
         chips.append(f'<span class="tag">{"solution verified" if report.solvable else "solution not verified"}</span>')
     else:
@@ -102,11 +106,13 @@ def _program(run: Run, step: int, record: structs.EnvironmentRecord) -> str:
         left.append(f"<h4>Statistics</h4>{_facts(record.statistics)}")
     if record.hint:
         left.append(f'<h4>Hint</h4><p class="hint text">{shown(record.hint, _HINT)}</p>')
-    elif report.valid:
+    elif not rejected:
         left.append('<h4>Hint</h4><p class="hint">This program has no hint.</p>')
     if record.document_id:
         left.append(f"<h4>Grounded on</h4><p><code>{one_line(record.document_id, _NAME)}</code></p>")
-    verdicts = f'<h4>Gate</h4><table class="verdicts">{"".join(map(_verdict, report.verdicts))}</table>'
+    verdicts = ""
+    if report is not None:
+        verdicts = f'<h4>Gate</h4><table class="verdicts">{"".join(map(_verdict, report.verdicts))}</table>'
     lines = len(record.source.splitlines())
     body = f"<div>{''.join(left)}</div><div>{verdicts}</div>" if left else f'<div class="whole">{verdicts}</div>'
     return (
@@ -114,7 +120,7 @@ def _program(run: Run, step: int, record: structs.EnvironmentRecord) -> str:
         f"<h3>{one_line(record.class_name, _NAME) or 'no class'}</h3>{''.join(chips)}</div>"
         f'<div class="body">{body}</div>'
         f"<details><summary>Program, {lines:,} lines</summary><pre>{python(record.source, _PROGRAM)}</pre></details>"
-        f"{_transcripts(run.plays.get(record.id, {})) if report.valid else ''}</article>"
+        f"{'' if rejected else _transcripts(run.plays.get(record.id, {}))}</article>"
     )
 
 

@@ -135,8 +135,11 @@ def headline(run: Run) -> str:
         about += f" Preset “{one_line(str(preset), 20)}”, seed {one_line(str(run.config.get('run.seed')), 24)}."
     done = len(run.series.get("agent/win_rate", ((), ()))[0])
     planned = run.config.get("run.steps")
-    records = {record.id: record for _, record in run.programs}
-    valid = sum(1 for record in records.values() if record.report is not None and record.report.valid)
+    reports = {record.id: record.report for _, record in run.programs}
+    written = [report for report in reports.values() if report is not None]
+    about_written = f"{sum(report.valid for report in written):,} passed every check"
+    if bundled := len(reports) - len(written):
+        about_written = f"{bundled:,} bundled ones are played"
     regret = run.series.get("designer/regret")
     if regret is not None and np.isfinite(regret[1]).any():
         _, last, count = ends(regret)
@@ -149,7 +152,7 @@ def headline(run: Run) -> str:
         regret_tile = tile("regret", "—", "not measured yet")
     tiles = (
         tile("steps", f"{done:,}", f"of {planned:,} planned" if isinstance(planned, int) else "logged so far"),
-        tile("environments written", f"{len(records):,}" if run.programs else "—", f"{valid:,} passed every check"),
+        tile("environments written", f"{len(written):,}" if run.programs else "—", about_written),
         change_tile(run, "valid programs", "designer/valid_share", "c2"),
         regret_tile,
         change_tile(run, "win rate without hint", "agent/win_rate", "c1"),
@@ -305,9 +308,10 @@ def _skills(run: Run) -> str:
     """A table of programs by the skill they were asked for, as an HTML figure; "" without programs."""
     counts: dict[str, list[int]] = {}
     for _, record in run.programs:
-        row = counts.setdefault(record.skill, [0, 0])
-        row[0] += 1
-        row[1] += record.report is not None and record.report.valid
+        if record.report is not None:  # a bundled one was asked of nobody
+            row = counts.setdefault(record.skill, [0, 0])
+            row[0] += 1
+            row[1] += record.report.valid
     if not counts:
         return ""
     most = max(written for written, _ in counts.values())
