@@ -307,9 +307,10 @@ class Engine:
         self._params = self._layerwise = None  # before their successors are made: not everywhere is room for both
         plain = self._learned.lora is None and self._weight_dtype == "policy"
         convert = sampling_params if plain else _converted  # a mere cast copies nothing where nothing changes
-        self._params = convert(params, self._learned, self._weight_dtype)
-        # Cut up here: in the decode call it would be done once for every block.
-        self._layerwise = unrolled_params(self._params, self._model.config.num_layers)
+        with self._launching:
+            self._params = convert(params, self._learned, self._weight_dtype)
+            # Cut up here: in the decode call it would be done once for every block.
+            self._layerwise = unrolled_params(self._params, self._model.config.num_layers)
         self._version = version
         if self._on_swap == "reprefill":
             for conversation in self._conversations.values():

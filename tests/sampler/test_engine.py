@@ -405,10 +405,10 @@ def test_every_program_is_launched_under_the_lock(monkeypatch):
 
         return launch
 
-    programs = ("prefill", "copy_rows", "decode_block")
+    programs = ("prefill", "copy_rows", "decode_block", "_converted", "unrolled_params")
     for name in programs:
         monkeypatch.setattr(engine_module, name, watched(name, getattr(engine_module, name)))
-    e = engine(launching=lock)
+    e = engine(launching=lock, weight_dtype="int8")  # of weights that are split, the largest is sought on all devices
     for i in range(3):
         e.submit(e.open(f"c{i}", GREEDY, group="g"), prompt(7, 20), 4)
     run(e)
