@@ -23,7 +23,7 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from spade_jax.runtime import hosts
+from spade_jax.runtime import distributed, hosts
 from spade_jax.runtime.app import disk_full
 from spade_jax.runtime.errors import RunError, UsageError
 
@@ -115,7 +115,8 @@ class Checkpointer:
           host: JSON values; serialised before this returns.
 
         Raises:
-          RunError: this save could not start or the one before it failed.
+          RunError: this save could not start or the one before it failed. Where it was for want of another process,
+            JAX's own error comes as it is.
         """
         self.wait()
         try:
@@ -123,18 +124,22 @@ class Checkpointer:
                 step, args=ocp.args.Composite(state=ocp.args.StandardSave(state), host=ocp.args.JsonSave(host))
             )
         except Exception as error:
+            if distributed.peer_is_gone(error):  # a save waits for the other processes, and the folder is sound
+                raise
             raise self._save_error(error) from error
 
     def wait(self) -> None:
         """Blocks until the save under way is on disk.
 
         Raises:
-          RunError: it failed; the checkpoint before it is intact.
+          RunError: it failed; the checkpoint before it is intact. For want of another process as in `save`.
         """
         try:
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
         except Exception as error:
+            if distributed.peer_is_gone(error):  # a save waits for the other processes, and the folder is sound
+                raise
             raise self._save_error(error) from error
 
     def restore(self, abstract_state: Any) -> Restored | None:

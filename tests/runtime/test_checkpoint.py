@@ -17,6 +17,7 @@ import numpy as np
 import optax
 import pytest
 
+from spade_jax.runtime import distributed
 from spade_jax.runtime.app import disk_full
 from spade_jax.runtime.checkpoint import Checkpointer
 from spade_jax.runtime.errors import RunError, UsageError
@@ -326,3 +327,22 @@ def test_restored_on_another_number_of_devices(tmp_path, saved, restored):
     assert before.files == after.files and len(before.files) > 20
     for name in before.files:
         np.testing.assert_array_equal(before[name], after[name])
+
+
+@pytest.mark.parametrize("within", ["save", "wait_until_finished"])  # this one, or the one before
+def test_a_save_that_misses_a_process_that_died_does_not_blame_the_folder(tmp_path, monkeypatch, within):
+    lost = RuntimeError("UNKNOWN: Gloo AllGather failed: Connection reset by peer")
+
+    def fail(*args, **kwargs):
+        raise lost
+
+    checkpointer = Checkpointer(tmp_path / "c", keep=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpointer._manager, within, fail)
+        with pytest.raises(RunError, match="no checkpoint could be written"):
+            checkpointer.save(1, _state(1), HOST)  # a process by itself has nobody to miss
+        patch.setattr(distributed, "joined", lambda: True)
+        with pytest.raises(RuntimeError) as caught:
+            checkpointer.save(1, _state(1), HOST)
+        assert caught.value is lost
+    checkpointer.close()
