@@ -148,13 +148,11 @@ def deadline(name: str, secs: float) -> Iterator[Callable[[], bool]]:
                 over.set()
                 return
 
-    thread = threading.Thread(target=announce if is_first() else listen, name="deadline", daemon=True)
-    thread.start()
+    threading.Thread(target=announce if is_first() else listen, name="deadline", daemon=True).start()
     try:
         yield over.is_set
     finally:
-        left.set()
-        thread.join()
+        left.set()  # the thread is not waited for: it may be asking a first process that has died
 
 
 def _padded(data: np.ndarray, size: int) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 import time
 
 import numpy as np
@@ -129,3 +130,24 @@ def test_a_deadline_passes_in_its_time_and_none_never_does():
     with hosts.deadline("long", 600) as over:  # whose thread does not keep anybody
         assert not over()
     assert time.monotonic() - began < 5
+
+
+def test_who_leaves_a_deadline_does_not_wait_for_a_first_process_that_died(monkeypatch):
+    """Or it would come too late to say so, before JAX ends it with a stack trace."""
+    asked, answered = threading.Event(), threading.Event()
+
+    class Store:
+        def key_value_dir_get(self, key):
+            asked.set()
+            answered.wait(20)
+
+    monkeypatch.setattr(hosts, "is_first", lambda: False)
+    monkeypatch.setattr(hosts.distributed.global_state, "client", Store())
+    try:
+        with pytest.raises(RuntimeError, match="Gloo"), hosts.deadline("lost", 600):
+            assert asked.wait(10)
+            began = time.monotonic()
+            raise RuntimeError("Gloo AllGather failed")
+        assert time.monotonic() - began < 10
+    finally:
+        answered.set()
