@@ -24,17 +24,23 @@ def exit_on_interrupt() -> None:
 
     A KeyboardInterrupt would end in a traceback through whatever was being imported, or be swallowed there.
     """
-    _replace_default(signal.default_int_handler, _exit)
+    _replace((signal.default_int_handler, _raise), _exit)
 
 
 def raise_on_interrupt() -> None:
-    """Ctrl-C is a KeyboardInterrupt again."""
-    _replace_default(_exit, signal.default_int_handler)
+    """The first Ctrl-C is a KeyboardInterrupt again, the second one ends the process at once."""
+    _replace((_exit,), _raise)
 
 
-def _replace_default(old: object, new: Callable[[int, FrameType | None], object]) -> None:
-    if signal.getsignal(signal.SIGINT) is old:  # who started us may have chosen to ignore it, as nohup does
+def _replace(old: tuple[object, ...], new: Callable[[int, FrameType | None], object]) -> None:
+    if signal.getsignal(signal.SIGINT) in old:  # who started us may have chosen to ignore it, as nohup does
         signal.signal(signal.SIGINT, new)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    # JAX is called back by the garbage collector, and an exception that is raised there is lost.
+    signal.signal(signal.SIGINT, _exit)
+    raise KeyboardInterrupt
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

@@ -117,3 +117,20 @@ def test_an_interrupt_when_the_work_is_done_ends_the_process_quietly():
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (EXIT_INTERRUPTED, "error: interrupted\n")
+
+
+def test_a_second_interrupt_ends_what_has_lost_the_first():
+    """An exception in a callback of the garbage collector, as JAX has one, goes nowhere."""
+    code = """
+import gc, signal, sys
+from spade_jax.runtime import shutdown
+shutdown.exit_on_interrupt()
+shutdown.raise_on_interrupt()
+sys.unraisablehook = lambda lost: print(lost.exc_type.__name__, "lost", flush=True)
+gc.callbacks.append(lambda *args: signal.raise_signal(signal.SIGINT))
+gc.collect()
+print("still here", flush=True)
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert process.stdout == "KeyboardInterrupt lost\n"  # it comes as the collection begins; the second, as it ends
+    assert (process.returncode, process.stderr) == (EXIT_INTERRUPTED, "error: interrupted\n")
