@@ -19,4 +19,5 @@ cat <<END
 done.
   report:      $WORKDIR/report.html   (open it in a browser)
   TensorBoard: $VENV/bin/tensorboard --logdir $(dirname "$WORKDIR")
+  to go on:    source $VENV/bin/activate   (then the commands in README.md)
 END
