@@ -288,13 +288,15 @@ def test_a_node_that_dies_costs_its_own_environments_and_one_that_comes_is_used(
         assert {where(pool, env), where(pool, other)} == set(cluster.nodes) and come in cluster.nodes
 
 
-def test_a_node_that_died_a_moment_before_is_not_waited_for(cluster):
-    """Ray goes on offering it for some seconds."""
+def test_a_node_that_died_a_moment_before_does_not_stop_the_start(cluster, monkeypatch):
+    """Ray goes on offering it for some seconds: here for the first look, however long the killing takes."""
+    nodes, offered = ray.nodes, [ray.nodes()]
+    monkeypatch.setattr(ray, "nodes", lambda: offered.pop() if offered else nodes())
     doomed = next(iter(cluster.nodes))
     try:
         cluster.kill(doomed)
-        assert doomed in cluster.alive()
         with ray_pool.RayPool(LIMITS, max_live=4) as pool:
+            assert not offered
             assert {where(pool, constructed(pool, SLOW)) for _ in range(2)} == set(cluster.nodes)
     finally:
         cluster.add()
