@@ -5,8 +5,9 @@ Axes: B rows, T tokens, C tokens of one chunk, D embedding, V vocabulary.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -31,11 +32,11 @@ def chunked_logprobs(
 ) -> tuple[jax.Array, jax.Array]:
     """log p(tokens[t] | tokens[:t]) with p = softmax(logits / temperature), and the entropy of that distribution.
 
-    The vocabulary axis is visited at most `chunk` time steps at a time, and recomputed in the backward pass, so that
-    the peak is B * chunk * V floats whatever T is.
+    The vocabulary axis is visited at most `chunk` time steps at a time, and computed once more in the backward pass, so
+    that the peak is a few times B * chunk * V floats (3 on a CPU, see the tests) whatever T is.
 
     Args:
-      head: hidden [..., D] -> float32 logits [..., V].
+      head: hidden [B, chunk, D] -> float32 logits [B, chunk, V]; it may close over what it has weights from.
       hidden_BxTxD: final hidden states; position t predicts token t + 1.
       temperature_B: float32[B], positive; None means 1.
       wanted_BxT: bool[B, T], the tokens whose log-probs are asked for; None means all. A chunk that predicts none of
@@ -44,7 +45,7 @@ def chunked_logprobs(
 
     Returns:
       float32[B, T] log-probs and float32[B, T] entropies in nats; index 0, which nothing predicts, is 0 in both.
-      The entropy carries no gradient.
+      The entropy carries no gradient, nor does the temperature receive one.
     """
     B, T, _ = hidden_BxTxD.shape
     chunks = -(-T // chunk)
@@ -59,36 +60,94 @@ def chunked_logprobs(
         x = jnp.pad(x, ((0, 0), (0, chunks * chunk - T)) + ((0, 0),) * (x.ndim - 2))
         return jnp.moveaxis(x.reshape(B, chunks, chunk, *x.shape[2:]), 1, 0)
 
-    def score(h_BxCxD: jax.Array, y_BxC: jax.Array) -> tuple[jax.Array, jax.Array]:
-        logits_BxCxV = head(h_BxCxD).astype(jnp.float32)
-        if temperature_B is not None:
-            logits_BxCxV = logits_BxCxV / temperature_B[:, None, None]
-        lse_BxC = jax.nn.logsumexp(logits_BxCxV, axis=-1)
-        # A comparison rather than a gather: its gradient fuses, and it stays local when V is sharded.
-        hit_BxCxV = lax.broadcasted_iota(jnp.int32, logits_BxCxV.shape, 2) == y_BxC[..., None]
-        logp_BxC = jnp.sum(jnp.where(hit_BxCxV, logits_BxCxV, 0.0), axis=-1) - lse_BxC
-        if not with_entropy:
-            return logp_BxC, jnp.zeros_like(logp_BxC)
-        frozen_BxCxV, frozen_BxC = lax.stop_gradient(logits_BxCxV), lax.stop_gradient(lse_BxC)
-        p_BxCxV = jnp.exp(frozen_BxCxV - frozen_BxC[..., None])
-        # p = 0 times a logit of -inf (a masked piece) is 0 here, not NaN.
-        mean_BxC = jnp.sum(jnp.where(p_BxCxV > 0, p_BxCxV * frozen_BxCxV, 0.0), axis=-1)
-        return logp_BxC, frozen_BxC - mean_BxC
-
-    @jax.checkpoint
-    def visit(h_BxCxD: jax.Array, y_BxC: jax.Array, wanted_BxC: jax.Array) -> tuple[jax.Array, jax.Array]:
-        nothing = jnp.zeros(y_BxC.shape, jnp.float32)
-        return lax.cond(wanted_BxC.any(), score, lambda h, y: (nothing, nothing), h_BxCxD, y_BxC)
-
     with jax.named_scope("logprobs"):
         chunks_of = split(hidden_BxTxD), split(targets_BxT), split(wanted_BxT)
-        _, (logp, entropy) = lax.scan(lambda c, x: (c, visit(*x)), None, chunks_of)
+        head, weights = jax.closure_convert(head, chunks_of[0][0])
+        logp, entropy = _scores(head, with_entropy, weights, temperature_B, *chunks_of)
 
     def join(x: jax.Array) -> jax.Array:
         x_BxT = jnp.moveaxis(x, 0, 1).reshape(B, chunks * chunk)[:, : T - 1]
         return jnp.pad(x_BxT, ((0, 0), (1, 0)))
 
     return join(logp), join(entropy)
+
+
+# Axes of what follows: S chunks. The gradient is by hand: hidden states and log-sum-exps are kept, and a chunk's logits
+# become their gradient. Autodiff holds more arrays of a chunk's size, a second one of the head's, and sums twice.
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _scores(
+    head: Callable[..., jax.Array],
+    with_entropy: bool,
+    weights: Sequence[jax.Array],
+    temperature_B: jax.Array | None,
+    hidden_SxBxCxD: jax.Array,
+    targets_SxBxC: jax.Array,
+    wanted_SxBxC: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """float32[S, B, C] log-probs and entropies of the targets; `head(hidden, *weights)` are the logits."""
+    chunks = hidden_SxBxCxD, targets_SxBxC, wanted_SxBxC
+    return _scores_forward(head, with_entropy, weights, temperature_B, *chunks)[0]
+
+
+def _scaled(logits_BxCxV: jax.Array, temperature_B: jax.Array | None) -> jax.Array:
+    logits_BxCxV = logits_BxCxV.astype(jnp.float32)
+    return logits_BxCxV if temperature_B is None else logits_BxCxV / temperature_B[:, None, None]
+
+
+def _hits(targets_BxC: jax.Array, logits_BxCxV: jax.Array) -> jax.Array:
+    # A comparison rather than a gather: it fuses, and stays local when V is sharded.
+    return lax.broadcasted_iota(jnp.int32, logits_BxCxV.shape, 2) == targets_BxC[..., None]
+
+
+def _scores_forward(head, with_entropy, weights, temperature_B, hidden_SxBxCxD, targets_SxBxC, wanted_SxBxC):
+    def score(h_BxCxD: jax.Array, y_BxC: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        logits_BxCxV = _scaled(head(h_BxCxD, *weights), temperature_B)
+        lse_BxC = jax.nn.logsumexp(logits_BxCxV, axis=-1)
+        logp_BxC = jnp.sum(jnp.where(_hits(y_BxC, logits_BxCxV), logits_BxCxV, 0.0), axis=-1) - lse_BxC
+        if not with_entropy:
+            return logp_BxC, jnp.zeros_like(logp_BxC), lse_BxC
+        p_BxCxV = jnp.exp(logits_BxCxV - lse_BxC[..., None])
+        # p = 0 times a logit of -inf (a masked piece) is 0 here, not NaN.
+        mean_BxC = jnp.sum(jnp.where(p_BxCxV > 0, p_BxCxV * logits_BxCxV, 0.0), axis=-1)
+        return logp_BxC, lse_BxC - mean_BxC, lse_BxC
+
+    def visit(_: None, chunk: tuple[jax.Array, ...]) -> tuple[None, tuple[jax.Array, ...]]:
+        h_BxCxD, y_BxC, wanted_BxC = chunk
+        nothing = jnp.zeros(y_BxC.shape, jnp.float32)
+        return None, lax.cond(wanted_BxC.any(), score, lambda h, y: (nothing,) * 3, h_BxCxD, y_BxC)
+
+    _, (logp, entropy, lse) = lax.scan(visit, None, (hidden_SxBxCxD, targets_SxBxC, wanted_SxBxC))
+    return (logp, entropy), (weights, temperature_B, hidden_SxBxCxD, targets_SxBxC, wanted_SxBxC, lse)
+
+
+def _scores_backward(head, with_entropy, kept, cotangents):
+    weights, temperature_B, *chunks, lse_SxBxC = kept
+    g_SxBxC, _ = cotangents
+
+    def descend(h_BxCxD: jax.Array, y_BxC: jax.Array, lse_BxC: jax.Array, g_BxC: jax.Array) -> tuple[jax.Array, ...]:
+        """Gradients of sum(g * logp): of the hidden states, and of the weights."""
+        logits_BxCxV, pull = jax.vjp(head, h_BxCxD, *weights)
+        scaled_BxCxV = _scaled(logits_BxCxV, temperature_B)
+        slope_BxCxV = _hits(y_BxC, scaled_BxCxV) - jnp.exp(scaled_BxCxV - lse_BxC[..., None])
+        gradient_BxCxV = _scaled(g_BxC[..., None] * slope_BxCxV, temperature_B)
+        return pull(gradient_BxCxV.astype(logits_BxCxV.dtype))
+
+    def visit(sums: list[jax.Array], chunk: tuple[jax.Array, ...]) -> tuple[list[jax.Array], jax.Array]:
+        h_BxCxD, y_BxC, wanted_BxC, lse_BxC, g_BxC = chunk
+
+        def nothing(*_: jax.Array) -> tuple[jax.Array, ...]:
+            return jnp.zeros_like(h_BxCxD), *map(jnp.zeros_like, weights)
+
+        dh_BxCxD, *parts = lax.cond(wanted_BxC.any(), descend, nothing, h_BxCxD, y_BxC, lse_BxC, g_BxC)
+        return jax.tree.map(jnp.add, sums, parts), dh_BxCxD
+
+    sums, dh_SxBxCxD = lax.scan(visit, [jnp.zeros_like(w) for w in weights], (*chunks, lse_SxBxC, g_SxBxC))
+    return sums, None, dh_SxBxCxD, None, None
+
+
+_scores.defvjp(_scores_forward, _scores_backward)
 
 
 def model_logprobs(

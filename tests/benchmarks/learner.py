@@ -131,7 +131,7 @@ def main() -> None:
         remat=dict(action=argparse.BooleanOptionalAction, default=True, help="ours recomputes its layers"),
     )
     record = harness.Record(options, networks.limits())
-    for name in options.networks.split(","):
+    for name in filter(None, options.networks.split(",")):
         for dtype in options.dtypes.split(","):
             step(record, name, dtype, options)
     memory(record)

@@ -15,6 +15,7 @@ import pytest
 
 from spade_jax.learner.logprobs import chunked_logprobs, model_logprobs
 from spade_jax.policy import Decoder, DecoderConfig, init_params
+from spade_jax.policy.products import product
 
 B, T, D, V = 3, 11, 8, 17
 ROOT = pathlib.Path(__file__).parents[2]
@@ -97,6 +98,76 @@ def test_entropy_carries_no_gradient_and_can_be_skipped():
     np.testing.assert_array_equal(grad, 0)
     _, entropy = chunked_logprobs(lambda x: x @ weight, hidden, tokens, temperature, with_entropy=False)
     np.testing.assert_array_equal(entropy, 0)
+
+
+HEADS = {
+    "plain": lambda h, w: h @ w,
+    "soft-capped": lambda h, w: 3 * jnp.tanh(h @ w / 3),
+    "masked": lambda h, w: jnp.where(jnp.arange(V) % 5 == 2, -jnp.inf, h @ w),  # 2, 7, 12, which no target is
+    "bfloat16": lambda h, w: product("btd,dv->btv", h.astype(jnp.bfloat16), w.astype(jnp.bfloat16)),
+}
+
+
+@pytest.mark.parametrize("heated", [True, False])
+@pytest.mark.parametrize("name", HEADS)
+def test_gradient_is_that_of_the_plain_formula(name, heated):
+    """As jax derives it, the entropy in the loss as a constant, some tokens not in it."""
+    hidden, weight, tokens, temperature = problem()
+    tokens = jnp.where(tokens % 5 == 2, tokens + 1, tokens)
+    wanted = jnp.zeros((B, T), bool).at[0, 2:4].set(True).at[2, 7].set(True)
+    coefficients = jax.random.normal(jax.random.key(1), (B, T))
+    head = HEADS[name]
+
+    def chunked(hidden, weight):
+        heat = temperature if heated else None
+        return chunked_logprobs(lambda h: head(h, weight), hidden, tokens, heat, wanted, chunk=3)
+
+    def whole(hidden, weight):
+        logits = head(hidden, weight) / (temperature[:, None, None] if heated else 1.0)
+        logp = jnp.where(jnp.isfinite(logits), jax.nn.log_softmax(logits), 0.0)  # no NaN of 0 times infinity below
+        p = jax.nn.softmax(logits)
+        picked = jnp.take_along_axis(logp, jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))[..., None], axis=-1)[..., 0]
+        return tuple(jnp.roll(x, 1, axis=1) for x in (picked, -jnp.sum(p * logp, axis=-1)))
+
+    def loss(hidden, weight, fn):
+        logp, entropy = fn(hidden, weight)
+        logp, entropy = (jnp.where(wanted, x, 0.0) for x in (logp, entropy))
+        return jnp.sum(logp * jnp.exp(logp) * coefficients * jax.lax.stop_gradient(entropy)), (logp, entropy)
+
+    got, want = (
+        jax.jit(lambda h, w, fn=fn: jax.grad(loss, (0, 1), has_aux=True)(h, w, fn))(hidden, weight)
+        for fn in (chunked, whole)
+    )
+    loose = 2e-2 if name == "bfloat16" else 1e-5  # jax's own gradient of such a product is rounded once for all chunks
+    assert all(jnp.abs(x).max() > 0.1 for x in want[0])
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, atol=loose)
+
+
+def test_a_head_that_is_frozen_costs_no_gradient():
+    """Nor is there room for one: with adapters its matrix may be larger than all that is trained."""
+    hidden, tokens = jnp.zeros((2, 64, 64)), jnp.zeros((2, 64), int)
+
+    def loss(hidden, weight):
+        return chunked_logprobs(lambda h: h @ weight, hidden, tokens, chunk=4)[0].sum()
+
+    frozen, both = (
+        jax.jit(jax.grad(loss, of)).lower(hidden, jnp.zeros((64, 4096))).compile().memory_analysis()
+        for of in (0, (0, 1))
+    )
+    assert frozen.temp_size_in_bytes < 4 * 64 * 4096 / 2 < both.temp_size_in_bytes
+
+
+def test_of_a_chunk_there_are_three_arrays_at_most():
+    """Probabilities, the logits' gradient, and on a CPU its transpose for the product with the hidden states."""
+    hidden, weight, tokens = jnp.zeros((4, 128, D)), jnp.zeros((D, 4096)), jnp.zeros((4, 128), int)
+
+    def loss(hidden, weight):
+        temperature, wanted = jnp.ones(4), jnp.ones((4, 128), bool)
+        return chunked_logprobs(lambda h: h @ weight, hidden, tokens, temperature, wanted, chunk=32)[0].sum()
+
+    stats = jax.jit(jax.grad(loss, (0, 1))).lower(hidden, weight).compile().memory_analysis()
+    assert stats.temp_size_in_bytes < 3.2 * (4 * 32 * 4096 * 4)
 
 
 def test_logits_never_exist_whole():
