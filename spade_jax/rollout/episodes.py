@@ -30,6 +30,8 @@ from spade_jax.sandbox import Pool, Reply
 from spade_jax.tokens import chat, parsing
 
 _PATIENCE_SECS = 0.1  # between two looks at the clock while nothing but replies is waited for
+_GLANCE_SECS = 0.002  # between two looks at whether a block is drawn
+_PARTS = 4  # while nothing is sampled, at most this part of the environments is started: the rest behind decoding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +150,7 @@ def play_episodes(
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """A call that an environment was asked to answer after decode block `block`."""
+    """A call that an environment was asked to answer after, or while, decode block `block` was drawn."""
 
     ticket: int
     block: int
@@ -178,11 +180,10 @@ class _Loop:
             while (self._waiting or self._live) and not self._over():
                 self._start()
                 self._collect(0.0)  # a pool on other machines sends only now what was asked for
-                for response in self._engine.step():
-                    self._responded(self._speaking[response.handle], response)
                 self._block += 1
-                for request in self._due():
-                    self._replied(request.play, request.method, self._arrived.pop(request.ticket))
+                for response in self._engine.step(meanwhile=self._take_up):
+                    self._responded(self._speaking[response.handle], response)
+                self._take_up()
             for play in self._plays:
                 if self._episodes[play.index] is None:
                     self._finish(play, structs.VOID, reason=structs.PAST_DEADLINE)
@@ -194,7 +195,10 @@ class _Loop:
     # -- environments ---------------------------------------------------------
 
     def _start(self) -> None:
-        while self._waiting and self._live < self._settings.max_live:
+        most = self._settings.max_live
+        if not self._engine.busy:
+            most = -(-most // _PARTS)
+        while self._waiting and self._live < most:
             play = self._waiting.popleft()
             self._live += 1
             play.environment = self._pool.open(play.request.record.source, play.request.record.class_name)
@@ -204,18 +208,29 @@ class _Loop:
         ticket = self._pool.request(play.environment, method, *args)
         self._asked.append(_Request(ticket, self._block, play, method))
 
-    def _due(self) -> list[_Request]:
-        """The requests whose replies are taken up now, in the order they were asked."""
-        idle = not self._engine.busy
+    def _take_up(self, drawing: Callable[[], bool] | None = None) -> None:
+        """Lets the replies that are due before the next block have their effect.
+
+        Args:
+          drawing: whether the present block is still being drawn, during which they can be taken up already. Those that
+            are not all there when it ends are waited for behind it. Either way the same is done in the same order.
+        """
+        for request in self._due(drawing):
+            self._replied(request.play, request.method, self._arrived.pop(request.ticket))
+
+    def _due(self, drawing: Callable[[], bool] | None) -> list[_Request]:
+        """Those whose replies are taken up now: the older first, those of one block by the order of the plays."""
+        idle = drawing is None and not self._engine.busy
         if self._settings.reply_blocks == 0:
             self._collect(self._patience if idle and self._asked else 0.0)
             due = [request for request in self._asked if request.ticket in self._arrived]
         else:
             due = [r for r in self._asked if idle or r.block + self._settings.reply_blocks <= self._block]
+            due.sort(key=lambda request: (request.block, request.play.index))
             while any(request.ticket not in self._arrived for request in due):
-                if self._over():
+                if self._over() or (drawing is not None and not drawing()):
                     return []
-                self._collect(self._patience)
+                self._collect(self._patience if drawing is None else _GLANCE_SECS)
         taken = {request.ticket for request in due}
         self._asked = [request for request in self._asked if request.ticket not in taken]
         return due

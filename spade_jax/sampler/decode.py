@@ -110,21 +110,35 @@ def _scatter(cache: Cache, rows_R: jax.Array, part: Cache, sharding: NamedShardi
     return _by_share(scatter, sharding, spec, PartitionSpec(*spec[:1]), spec)(cache, rows_R, part)
 
 
-def _scatter_drawn(cache: Cache, rows_R: jax.Array, part: Cache, starts_R: jax.Array, count: int) -> Cache:
-    """As `_scatter`, of the `count` positions from each row's start on only: all that a block of draws has changed."""
+def _scatter_new(
+    cache: Cache,
+    rows_R: jax.Array,
+    part: Cache,
+    starts_R: jax.Array,
+    count: int,
+    sharding: NamedSharding | None = None,
+) -> Cache:
+    """As `_scatter`, of the `count` positions from each row's start on only: all that a call has changed."""
     window = part[0].context
     count = min(count, window)
-    starts_R = jnp.minimum(starts_R, window - count)
-    at_Rx2 = jnp.stack([rows_R, starts_R], axis=1)
 
-    def update(whole: jax.Array, part: jax.Array, axis: int) -> jax.Array:
-        cut = jax.vmap(lambda row, start: jax.lax.dynamic_slice_in_dim(row, start, count, axis - 1))(part, starts_R)
-        numbers = jax.lax.ScatterDimensionNumbers((1, 2, 3), (0,), (0, axis))  # a row, from a position on
-        return jax.lax.scatter(whole, at_Rx2, cut, numbers, unique_indices=True, mode="drop")
+    def scatter(cache: Cache, rows_R: jax.Array, part: Cache, starts_R: jax.Array) -> Cache:
+        starts_R = jnp.minimum(starts_R, window - count)
+        at_Rx2 = jnp.stack([rows_R, starts_R], axis=1)
 
-    return tuple(
-        KVCache(update(layer.k, new.k, 3), update(layer.v, new.v, 2)) for layer, new in zip(cache, part, strict=True)
-    )
+        def update(whole: jax.Array, part: jax.Array, axis: int) -> jax.Array:
+            cut = jax.vmap(lambda row, start: jax.lax.dynamic_slice_in_dim(row, start, count, axis - 1))(part, starts_R)
+            numbers = jax.lax.ScatterDimensionNumbers((1, 2, 3), (0,), (0, axis))  # a row, from a position on
+            return jax.lax.scatter(whole, at_Rx2, cut, numbers, unique_indices=True, mode="drop")
+
+        return tuple(
+            KVCache(update(layer.k, new.k, 3), update(layer.v, new.v, 2))
+            for layer, new in zip(cache, part, strict=True)
+        )
+
+    spec = PartitionSpec() if sharding is None else sharding.spec
+    rows = PartitionSpec(*spec[:1])
+    return _by_share(scatter, sharding, spec, rows, spec, rows)(cache, rows_R, part, starts_R)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "window", "sharding"), donate_argnames="cache")
@@ -157,7 +171,8 @@ def prefill(
     positions = jnp.where(column < counts_R[:, None], starts_R[:, None] + column, window)
     rows = join_layers(_gather(cache, slots_R, window, sharding))
     _, rows = model.apply({"params": params}, tokens_RxP, positions, rows)
-    return _constrain(_scatter(cache, slots_R, split_layers(rows), sharding), sharding)
+    rows = split_layers(rows)
+    return _constrain(_scatter_new(cache, slots_R, rows, starts_R, tokens_RxP.shape[1], sharding), sharding)
 
 
 @functools.partial(jax.jit, static_argnames=("window", "sharding"), donate_argnames="cache")
@@ -241,5 +256,5 @@ def decode_block(
     carry = (0, live, state.token, state.position, state.remaining, *outputs)
     _, live, _, _, _, tokens, logps = jax.lax.while_loop(busy, advance, carry)
     whole = slots_R is None
-    cache = _write(cache, live) if whole else _scatter_drawn(cache, slots_R, live, state.position, steps)
+    cache = _write(cache, live) if whole else _scatter_new(cache, slots_R, live, state.position, steps)
     return _constrain(cache, sharding), tokens, logps

@@ -38,7 +38,7 @@ from spade_jax.sampler.sampling import SamplingConfig, pack
 # Shapes of the prefill: few, because each pair costs a compilation, yet near what is needed,
 # because padding costs as much as tokens. Long prompts go through in several chunks, many rows in several calls.
 _CHUNKS = (16, 64, 256)
-_ROWS = (4, 8, 32)
+_ROWS = (1, 4, 16)  # replies come by ones and twos; what a group shares is one row
 _MAX_SCORES = 1 << 29  # rows x chunk x heads x window of one call: at most 2 GiB of attention scores
 _MAX_CACHED = 1 << 32  # bytes of the cache that the rows of one call have, of which there are copies while it runs
 _MIN_WINDOW = 256
@@ -373,8 +373,13 @@ class Engine:
         elif c.request is not None:
             self._waiting.remove(handle)
 
-    def step(self) -> list[Response]:
-        """Admits, prefills, draws one block; returns the finished responses, in the order of their handles."""
+    def step(self, meanwhile: Callable[[Callable[[], bool]], None] | None = None) -> list[Response]:
+        """Admits, prefills, draws one block; returns the finished responses, in the order of their handles.
+
+        Args:
+          meanwhile: called once while the block is being drawn, with what tells whether it still is. It may open,
+            submit, and close what does not draw.
+        """
         if self._on_step is not None:
             self._on_step()
         with jax.set_mesh(self._mesh) if self._mesh is not None else contextlib.nullcontext():
@@ -384,7 +389,7 @@ class Engine:
             active = [c for c in self._conversations.values() if c.request is not None and c.slot is not None]
             if active:
                 self._prefill(active)
-                self._decode(active)
+                self._decode(active, meanwhile)
         finished, self._finished = self._finished, []
         return sorted(finished, key=lambda response: response.handle)
 
@@ -464,8 +469,6 @@ class Engine:
             for chunk, rows in sorted(by_chunk.items()):
                 window = self._window(max(c.cached + min(c.pending, chunk) for c in rows))
                 sizes = prefill_rows(self._model.config, self._shares, self._cache_dtype, chunk, window)
-                if chunk == _CHUNKS[-1]:
-                    sizes = (1, *sizes)  # what a group shares is one row: three of padding would quadruple its cost
                 for count, part in self._calls(rows, [c.slot for c in rows], sizes):
                     self._compute_chunk(part, count, chunk)
 
@@ -523,7 +526,7 @@ class Engine:
         fewer = max((rows for rows in self._decode_rows if _WORTH_WAITING <= rows < enough), default=enough)
         return enough if active >= _FULL * enough else fewer
 
-    def _decode(self, active: list[_Conversation]) -> None:
+    def _decode(self, active: list[_Conversation], meanwhile: Callable | None) -> None:
         """Draws one block and gives its tokens to their conversations."""
         begin = time.perf_counter()
         self._blocks += 1
@@ -562,6 +565,8 @@ class Engine:
                 window=window,
                 sharding=self._sharding,
             )
+        if meanwhile is not None:
+            meanwhile(lambda: not tokens.is_ready())
         tokens, logps = np.asarray(tokens), np.asarray(logps)
         drawn_R = np.sum(tokens >= 0, axis=1)
         for c in active:

@@ -152,6 +152,64 @@ def test_replies_as_they_come_give_the_same_tokens(make_engine, pool, template):
         assert [t.response_tokens.tolist() for t in a.turns] == [t.response_tokens.tolist() for t in b.turns]
 
 
+def calls_of(engine, monkeypatch, instead):
+    """Of the sampler, as they are made; its `meanwhile` is what `instead` makes of the loop's."""
+    made, step = [], type(engine).step
+    for name in ("open", "submit", "close"):
+        method = getattr(engine, name)
+
+        def noted(*args, name=name, method=method):
+            made.append((name, *(a.tolist() if isinstance(a, np.ndarray) else a for a in args)))
+            return method(*args)
+
+        monkeypatch.setattr(engine, name, noted)
+    monkeypatch.setattr(engine, "step", lambda meanwhile: step(engine, instead(meanwhile)))
+    return made
+
+
+@pytest.mark.parametrize("reply_blocks", [1, 2])
+def test_whether_replies_are_there_while_a_block_is_drawn_changes_nothing(
+    make_engine, pool, template, monkeypatch, reply_blocks
+):
+    asked = requests([record(), record(hint="h")], seeds=3)
+    settings = dataclasses.replace(SETTINGS, reply_blocks=reply_blocks, max_live=8, max_new_tokens=12)
+    taken = []
+
+    def patient(take_up):  # the block is drawn for as long as replies are missing
+        def meanwhile(_):
+            before = len(made)
+            take_up(lambda: True)
+            taken.append(len(made) - before)
+
+        return meanwhile
+
+    results = []
+    for instead in (lambda take_up: None, lambda take_up: lambda _: take_up(lambda: False), patient):
+        engine = make_engine(block=2)
+        made = calls_of(engine, monkeypatch, instead)
+        results.append((episodes_lib.play_episodes(engine, pool, template, asked, settings), made))
+    assert sum(taken) > 0
+    for episodes, made in results[1:]:
+        assert sorted(made, key=str) == sorted(results[0][1], key=str)
+        assert [m for m in made if m[0] != "close"] == [m for m in results[0][1] if m[0] != "close"]
+        for a, b in zip(episodes, results[0][0], strict=True):
+            same_episode(a, b)
+
+
+def test_sampling_begins_when_the_first_environments_are_there(make_engine, pool, template, monkeypatch):
+    engine = make_engine()
+    opened, at_first = [], []
+    open_environment, submit = pool.open, engine.submit
+    monkeypatch.setattr(pool, "open", lambda *args: opened.append(args) or open_environment(*args))
+    monkeypatch.setattr(engine, "submit", lambda *args: at_first.append(len(opened)) or submit(*args))
+    asked = requests([record(), record(hint="h")], seeds=3)
+    episodes = episodes_lib.play_episodes(
+        engine, pool, template, asked, dataclasses.replace(SETTINGS, max_live=7)
+    )
+    assert at_first[0] == 2 and len(opened) == len(asked)  # a quarter of 7, rounded up
+    assert all(episode.status == structs.FAILURE for episode in episodes)
+
+
 def test_behaviour_log_probs_equal_teacher_forcing(make_engine, pool, template, model, params):
     """Across turns, reused slots (12 episodes on 3) and shared prefixes."""
     warm = dataclasses.replace(SETTINGS, sampling=SamplingConfig(temperature=0.7))
@@ -171,10 +229,10 @@ def test_everything_is_released_when_the_caller_is_interrupted(make_engine, pool
     engine = make_engine()
     calls = iter(range(100))
 
-    def interrupted():
+    def interrupted(meanwhile):
         if next(calls) == 2:
             raise KeyboardInterrupt
-        return type(engine).step(engine)
+        return type(engine).step(engine, meanwhile)
 
     monkeypatch.setattr(engine, "step", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -238,7 +296,7 @@ class ScriptedEngine:
     def submit(self, handle, tokens, max_new_tokens):
         self._asked.append((handle, self._respond(self._template.tokenizer.decode(tokens))))
 
-    def step(self):
+    def step(self, meanwhile):
         asked, self._asked = self._asked, []
         responses = []
         for handle, text in asked:

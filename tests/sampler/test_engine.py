@@ -382,7 +382,9 @@ def test_few_shapes_are_compiled():
     while e.busy:
         for r in e.step():
             e.close(r.handle)
-    assert e.counters.compilations == 3  # prefills of 16 and of 64 tokens, one decode
+    # Prefills of 16 tokens in four rows and in one, of 64 in one; one decode.
+    assert e._shapes == {("prefill", 4, 16, 64), ("prefill", 1, 16, 64), ("prefill", 1, 64, 64), ("decode", 3, 64)}
+    assert e.counters.compilations == 4
 
 
 def test_helpers_by_hand():

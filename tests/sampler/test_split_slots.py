@@ -86,15 +86,15 @@ def test_rows_of_a_prefill_by_hand():
     small = DecoderConfig(
         vocab_size=8, embed_dim=8, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, mlp_dim=8
     )  # fmt: skip
-    assert prefill_rows(small, 1, "float32", 16, 256) == (4, 8, 32)
-    assert prefill_rows(small, 8, "float32", 16, 256) == (1, 4)
+    assert prefill_rows(small, 1, "float32", 16, 256) == (1, 4, 16)
+    assert prefill_rows(small, 8, "float32", 16, 256) == (1, 2)
     assert prefill_rows(small, 64, "float32", 16, 256) == (1,)
-    # 2^29 scores at most: 256 tokens x 4 heads x 65,536 positions are 2^26, so 8 rows.
-    assert largest_prefill(small, 1, "float32", 65_536) == (8, 256)
-    assert largest_prefill(small, 1, "float32", 100) == (32, 100)
+    # 2^29 scores at most: 256 tokens x 4 heads x 65,536 positions are 2^26, so 8 rows, of which a call has 4.
+    assert largest_prefill(small, 1, "float32", 65_536) == (4, 256)
+    assert largest_prefill(small, 1, "float32", 100) == (16, 100)
     # Qwen3-8B: a row of 32,768 tokens is 4.8e9 bytes of cache in bfloat16, more than 2^32 already.
     large = DecoderConfig(
         vocab_size=8, embed_dim=4096, num_layers=36, num_heads=32, num_kv_heads=8, head_dim=128, mlp_dim=8
     )  # fmt: skip
     assert prefill_rows(large, 1, "bfloat16", 16, 32_768) == (1,)
-    assert prefill_rows(large, 1, "bfloat16", 16, 4096) == (4,)
+    assert prefill_rows(large, 1, "bfloat16", 16, 4096) == (1, 4)
