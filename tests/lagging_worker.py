@@ -50,11 +50,11 @@ def observe(out: str, when: str) -> None:
     draw, make_update, learn, begin = Engine.step, step_lib.make_update, Session.learn, Session.begin_step
     trajectories = games.trajectories
 
-    def draw_and_wait(self: Engine) -> Any:
+    def draw_and_wait(self: Engine, *args: Any, **kwargs: Any) -> Any:
         while watch.updating and watch.blocks >= _MOST:
             time.sleep(0.001)
         watch.blocks, watch.last_block = watch.blocks + 1, time.monotonic()
-        return draw(self)
+        return draw(self, *args, **kwargs)
 
     def make_slow(*args: Any, **kwargs: Any) -> Callable[..., Any]:
         update = make_update(*args, **kwargs)
