@@ -174,6 +174,7 @@ class _Loop:
         self._speaking: dict[int, _Play] = {}  # by sampler handle
         self._live = 0
         self._block = 0
+        self._taken = -1  # the last block behind which something was taken up
 
     def run(self) -> list[structs.Episode]:
         try:
@@ -225,12 +226,17 @@ class _Loop:
             self._collect(self._patience if idle and self._asked else 0.0)
             due = [request for request in self._asked if request.ticket in self._arrived]
         else:
-            due = [r for r in self._asked if idle or r.block + self._settings.reply_blocks <= self._block]
+            due = [r for r in self._asked if r.block + self._settings.reply_blocks <= self._block]
+            # Not where something was due behind this block: whether that is taken up by now hangs on timing.
+            if idle and not due and self._taken != self._block:
+                due = list(self._asked)
             due.sort(key=lambda request: (request.block, request.play.index))
             while any(request.ticket not in self._arrived for request in due):
                 if self._over() or (drawing is not None and not drawing()):
                     return []
                 self._collect(self._patience if drawing is None else _GLANCE_SECS)
+        if due:
+            self._taken = self._block
         taken = {request.ticket for request in due}
         self._asked = [request for request in self._asked if request.ticket not in taken]
         return due
