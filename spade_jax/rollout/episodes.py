@@ -150,7 +150,7 @@ def play_episodes(
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """A call that an environment was asked to answer after, or while, decode block `block` was drawn."""
+    """A call of an environment; what it hangs on was known once decode block `block` was drawn."""
 
     ticket: int
     block: int
@@ -172,18 +172,20 @@ class _Loop:
         self._asked: list[_Request] = []  # in the order they were asked
         self._arrived: dict[int, Reply] = {}
         self._speaking: dict[int, _Play] = {}  # by sampler handle
+        self._unread: list[Response] = []
         self._live = 0
         self._block = 0
-        self._taken = -1  # the last block behind which something was taken up
+        self._sent = -1  # the last block behind which commands were sent
 
     def run(self) -> list[structs.Episode]:
         try:
             while (self._waiting or self._live) and not self._over():
-                self._start()
-                self._collect(0.0)  # a pool on other machines sends only now what was asked for
+                if not self._engine.busy:
+                    self._send(self._block, -(-self._settings.max_live // _PARTS))
                 self._block += 1
-                for response in self._engine.step(meanwhile=self._take_up):
-                    self._responded(self._speaking[response.handle], response)
+                responses = self._engine.step(meanwhile=self._meanwhile)
+                self._send(self._block - 1, self._settings.max_live)
+                self._unread = responses
                 self._take_up()
             for play in self._plays:
                 if self._episodes[play.index] is None:
@@ -193,21 +195,37 @@ class _Loop:
                 self._release(play)
         return self._episodes
 
+    def _meanwhile(self, drawing: Callable[[], bool]) -> None:
+        """What need not wait for the block that is being drawn."""
+        self._send(self._block - 1, self._settings.max_live)
+        self._collect(0.0)  # a pool on other machines sends only now what was asked for
+        self._take_up(drawing)
+
     # -- environments ---------------------------------------------------------
 
-    def _start(self) -> None:
-        most = self._settings.max_live
-        if not self._engine.busy:
-            most = -(-most // _PARTS)
+    def _send(self, block: int, most: int) -> None:
+        """Sends, once behind a block, the commands of the responses that it ended, and starts environments.
+
+        Args:
+          block: the last one that is drawn. Where another is being drawn already, the replies are due behind that one
+            none the less.
+          most: environments alive at a time.
+        """
+        if self._sent == block:
+            return
+        self._sent = block
+        responses, self._unread = self._unread, []
+        for response in responses:
+            self._responded(self._speaking[response.handle], response, block)
         while self._waiting and self._live < most:
             play = self._waiting.popleft()
             self._live += 1
             play.environment = self._pool.open(play.request.record.source, play.request.record.class_name)
-            self._ask(play, "construct")
+            self._ask(play, block, "construct")
 
-    def _ask(self, play: _Play, method: str, *args) -> None:
+    def _ask(self, play: _Play, block: int, method: str, *args) -> None:
         ticket = self._pool.request(play.environment, method, *args)
-        self._asked.append(_Request(ticket, self._block, play, method))
+        self._asked.append(_Request(ticket, block, play, method))
 
     def _take_up(self, drawing: Callable[[], bool] | None = None) -> None:
         """Lets the replies that are due before the next block have their effect.
@@ -221,22 +239,21 @@ class _Loop:
 
     def _due(self, drawing: Callable[[], bool] | None) -> list[_Request]:
         """Those whose replies are taken up now: the older first, those of one block by the order of the plays."""
-        idle = drawing is None and not self._engine.busy
+        # Nothing was drawn, and nothing will be. (Not so where a block has just ended all responses: what was taken up
+        # while it was drawn hangs on timing, and what is done next must not.)
+        idle = drawing is None and not self._engine.busy and not self._unread
         if self._settings.reply_blocks == 0:
             self._collect(self._patience if idle and self._asked else 0.0)
             due = [request for request in self._asked if request.ticket in self._arrived]
         else:
             due = [r for r in self._asked if r.block + self._settings.reply_blocks <= self._block]
-            # Not where something was due behind this block: whether that is taken up by now hangs on timing.
-            if idle and not due and self._taken != self._block:
+            if idle and not due:
                 due = list(self._asked)
             due.sort(key=lambda request: (request.block, request.play.index))
             while any(request.ticket not in self._arrived for request in due):
                 if self._over() or (drawing is not None and not drawing()):
                     return []
                 self._collect(self._patience if drawing is None else _GLANCE_SECS)
-        if due:
-            self._taken = self._block
         taken = {request.ticket for request in due}
         self._asked = [request for request in self._asked if request.ticket not in taken]
         return due
@@ -250,7 +267,7 @@ class _Loop:
             void = self._settings.crashes_are_void or reply.kind == "infrastructure"
             self._finish(play, structs.VOID if void else structs.FAILURE, reason=f"{reply.kind}: {reply.error}")
         elif method == "construct":
-            self._ask(play, "reset", play.request.seed)
+            self._ask(play, self._block, "reset", play.request.seed)
         elif method == "reset":
             observation, _ = reply.value
             agent_prompt = tool_prompts.agent_prompt if play.request.record.kind == "tool" else prompts.agent_prompt
@@ -288,7 +305,7 @@ class _Loop:
         play.observation, play.prompt = observation, prompt
         self._engine.submit(play.handle, np.asarray(prompt, np.int32), self._settings.max_new_tokens)
 
-    def _responded(self, play: _Play, response: Response) -> None:
+    def _responded(self, play: _Play, response: Response, block: int) -> None:
         text = self._template.tokenizer.decode(response.tokens)
         action = parsing.action_of(text, play.request.record.kind)
         play.last_closed = response.stopped
@@ -306,7 +323,7 @@ class _Loop:
         if response.out_of_context:
             self._finish(play, structs.TRUNCATED, reason="context")
         else:
-            self._ask(play, "step", action)
+            self._ask(play, block, "step", action)
 
     # -- the end --------------------------------------------------------------
 

@@ -275,10 +275,15 @@ def test_what_a_deadline_finds_unfinished_is_void_and_the_rest_is_as_without_one
 
 
 class ScriptedEngine:
-    """The sampler's interface, with responses out of a function of the prompt's text."""
+    """The sampler's interface, with responses out of a function of the prompt's text.
 
-    def __init__(self, template, respond):
+    Each block ends all that were asked for. `blocks` are their handles; `instead` is what to call with the loop's
+    `meanwhile` while one is drawn.
+    """
+
+    def __init__(self, template, respond, instead=lambda meanwhile: None):
         self._template, self._respond, self._asked = template, respond, []
+        self._instead, self.blocks = instead, []
 
     @property
     def busy(self):
@@ -298,6 +303,9 @@ class ScriptedEngine:
 
     def step(self, meanwhile):
         asked, self._asked = self._asked, []
+        if asked:
+            self._instead(meanwhile)
+        self.blocks.append([handle for handle, _ in asked])
         responses = []
         for handle, text in asked:
             tokens = np.asarray(self._template.tokenizer.encode(text), np.int32)
@@ -308,6 +316,28 @@ class ScriptedEngine:
                 )
             )
         return responses
+
+
+@pytest.mark.parametrize("reply_blocks", [1, 2])
+def test_when_all_responses_end_at_once_what_follows_does_not_hang_on_timing(pool, template, reply_blocks):
+    """Environments that are still starting are due behind the very block that ends all responses."""
+    asked = requests([record(), record(hint="h")], seeds=4)
+    settings = dataclasses.replace(SETTINGS, reply_blocks=reply_blocks, max_live=8, max_turns=3)
+
+    def late(meanwhile):  # nothing is there yet
+        meanwhile(lambda: False)
+
+    def early(meanwhile):
+        meanwhile(lambda: True)
+
+    results = []
+    for instead in (lambda meanwhile: None, late, early):
+        engine = ScriptedEngine(template, lambda text: "<action>1</action>", instead)
+        episodes = episodes_lib.play_episodes(engine, pool, template, asked, settings)
+        results.append((engine.blocks, episodes))
+    blocks, episodes = results[0]
+    assert sum(map(len, blocks)) == sum(len(episode.turns) for episode in episodes) > len(asked)
+    assert all(other == blocks for other, _ in results[1:])
 
 
 def test_a_tool_program_is_asked_and_answered_in_its_own_form(pool, template):
