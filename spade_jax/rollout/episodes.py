@@ -31,7 +31,7 @@ from spade_jax.tokens import chat, parsing
 
 _PATIENCE_SECS = 0.1  # between two looks at the clock while nothing but replies is waited for
 _GLANCE_SECS = 0.002  # between two looks at whether a block is drawn
-_PARTS = 4  # while nothing is sampled, at most this part of the environments is started: the rest behind decoding
+_PARTS = 8  # behind one block at most this part of the environments is started: they are waited for behind the next
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,10 +181,10 @@ class _Loop:
         try:
             while (self._waiting or self._live) and not self._over():
                 if not self._engine.busy:
-                    self._send(self._block, -(-self._settings.max_live // _PARTS))
+                    self._send(self._block)
                 self._block += 1
                 responses = self._engine.step(meanwhile=self._meanwhile)
-                self._send(self._block - 1, self._settings.max_live)
+                self._send(self._block - 1)
                 self._unread = responses
                 self._take_up()
             for play in self._plays:
@@ -197,19 +197,18 @@ class _Loop:
 
     def _meanwhile(self, drawing: Callable[[], bool]) -> None:
         """What need not wait for the block that is being drawn."""
-        self._send(self._block - 1, self._settings.max_live)
+        self._send(self._block - 1)
         self._collect(0.0)  # a pool on other machines sends only now what was asked for
         self._take_up(drawing)
 
     # -- environments ---------------------------------------------------------
 
-    def _send(self, block: int, most: int) -> None:
+    def _send(self, block: int) -> None:
         """Sends, once behind a block, the commands of the responses that it ended, and starts environments.
 
         Args:
           block: the last one that is drawn. Where another is being drawn already, the replies are due behind that one
             none the less.
-          most: environments alive at a time.
         """
         if self._sent == block:
             return
@@ -217,7 +216,8 @@ class _Loop:
         responses, self._unread = self._unread, []
         for response in responses:
             self._responded(self._speaking[response.handle], response, block)
-        while self._waiting and self._live < most:
+        most = self._settings.max_live
+        for _ in range(min(len(self._waiting), most - self._live, -(-most // _PARTS))):
             play = self._waiting.popleft()
             self._live += 1
             play.environment = self._pool.open(play.request.record.source, play.request.record.class_name)
