@@ -111,6 +111,8 @@ def main(argv: Sequence[str]) -> None:
     new, kept = handed_over(config, model, mesh, own)
     if new:
         needed["new weights beside the old"] = new + (kept if own.size < mesh.size else 0.0)
+    if _sampler_params(config, model) != state_lib.abstract_params(model) and not (new and _plain(config, model)):
+        needed["sampler's layers, not cut up yet"] = layer_bytes(config, model, own)
     overlapping = config.rollout.max_staleness > 0  # then the sampler needs its own beside the update
     total = sum(held.values()) + (sum if overlapping else max)(needed.values())
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
@@ -194,6 +196,12 @@ def sampler_bytes(config: ConfigDict, model: Decoder, own: jax.sharding.Mesh) ->
     return share * _size(sampler)
 
 
+def layer_bytes(config: ConfigDict, model: Decoder, own: jax.sharding.Mesh) -> float:
+    """Of these, of the layers'."""
+    sampler = _sampler_params(config, model)
+    return sampler_bytes(config, model, own) * count_params(sampler["layers"]) / count_params(sampler)
+
+
 def _size(tree: Any) -> float:
     return float(sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)))
 
@@ -230,18 +238,21 @@ def resident(
     moment_shardings = state_lib.state_shardings(model, optimizer, mesh).opt_state
     weights, gradient = bytes_per_device(params, shardings), bytes_per_device(trained, trained_shardings)
     cache, cache_sharding = _cache(config, model, own)
-    sampler, drawn = _sampler_params(config, model), sampler_bytes(config, model, own)
+    drawn, layers = sampler_bytes(config, model, own), layer_bytes(config, model, own)
     handed, _ = handed_over(config, model, mesh, own)
+    if handed and _plain(config, model):
+        beside = drawn  # all of the copy, which stays
+    else:  # embedding, head and norms, where they are not the learner's own
+        beside = drawn - layers if _sampler_params(config, model) != params else 0.0
     return {
         "weights": weights,
         "gradient": gradient,
         "optimiser": bytes_per_device(moments, moment_shardings),
         "reference policy": gradient if config.learner.kl_coefficient > 0 else 0.0,
-        # Converted from a copy, which stays; or that copy itself; or, without either, the learner's own.
+        # What the sampler's are converted from, where that is a copy.
         "weights behind the sampler's": 0.0 if _plain(config, model) else handed,
-        "sampler's weights": drawn if handed or sampler != params else 0.0,
-        # What decoding uses: a copy of the layers, cut up.
-        "sampler's layers": drawn * count_params(sampler["layers"]) / count_params(sampler),
+        "sampler's weights": beside,
+        "sampler's layers": layers,  # cut up
         "cache": bytes_per_device(cache, jax.tree.map(lambda _: cache_sharding, cache)),
     }
 
@@ -281,17 +292,18 @@ def compile_sampler(
 ) -> tuple[jax.stages.Compiled, jax.stages.Compiled]:
     """A prefill and a decode block of one process, all slots busy, at full context."""
     placed = placed_params(model, mesh)
-    sampler, merged = config.sampler, Decoder(model.config.merged)
+    sampler, decoder = config.sampler, Decoder(model.config.merged, unrolled=True)
     _, low = split_adapters(placed)
     if sampler.weight_dtype == "policy":
         low = cast_like(low, _sampler_params(config, model))
+    low = layerwise(low, decoder.config.num_layers)
     shapes, sharding = _cache(config, model, mesh)
     cache = jax.tree.map(lambda s: _placed(s, sharding), shapes)
     R, P = _prompt(config, model, mesh)
     numbers = np.zeros(R, np.int32)
     with jax.set_mesh(mesh):
         filled = prefill.lower(
-            merged, low, cache, np.zeros((R, P), np.int32), numbers, numbers, numbers,
+            decoder, low, cache, np.zeros((R, P), np.int32), numbers, numbers, numbers,
             window=sampler.context, sharding=sharding,
         ).compile()  # fmt: skip
         slots = np.zeros(sampler.slots, np.int32)
@@ -299,8 +311,8 @@ def compile_sampler(
             slots, slots, slots, np.zeros((sampler.slots, 2), np.uint32), pack([SamplingConfig()] * sampler.slots)
         )
         decoded = decode_block.lower(
-            Decoder(merged.config, unrolled=True), layerwise(low, merged.config.num_layers), cache, state, None,
-            jax.random.key(0), 0, steps=sampler.block, window=sampler.context, sharding=sharding,
+            decoder, low, cache, state, None, jax.random.key(0), 0,
+            steps=sampler.block, window=sampler.context, sharding=sharding,
         ).compile()  # fmt: skip
     return filled, decoded
 

@@ -1,6 +1,6 @@
 """The network: a decoder-only transformer, its cache and its parameters."""
 
-from spade_jax.policy.cache import KVCache, cache_spec, init_cache, join_layers, split_layers
+from spade_jax.policy.cache import KVCache, cache_spec, init_cache, split_layers
 from spade_jax.policy.config import DecoderConfig
 from spade_jax.policy.decoder import Decoder
 from spade_jax.policy.lora import join_params, merge_adapters, split_adapters
@@ -26,7 +26,6 @@ __all__ = [
     "count_params",
     "init_cache",
     "init_params",
-    "join_layers",
     "join_params",
     "load_params",
     "logical_specs",

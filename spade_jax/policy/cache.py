@@ -58,11 +58,6 @@ def split_layers(cache: KVCache) -> tuple[KVCache, ...]:
     return tuple(KVCache(k, v) for k, v in zip(cache.k, cache.v, strict=True))
 
 
-def join_layers(layers: tuple[KVCache, ...]) -> KVCache:
-    """Inverse of `split_layers`."""
-    return KVCache(jnp.stack([layer.k for layer in layers]), jnp.stack([layer.v for layer in layers]))
-
-
 def write(cache: KVCache, k_BxTxKxD: jax.Array, v_BxTxKxD: jax.Array, positions_BxT: jax.Array) -> KVCache:
     """Stores one layer's new keys and values at their positions; positions >= C (padding) write nothing."""
     rows_Bx1 = jnp.arange(positions_BxT.shape[0])[:, None]

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from spade_jax.policy import Decoder, KVCache, join_layers, split_layers
+from spade_jax.policy import Decoder, KVCache
 from spade_jax.sampler.sampling import SamplingArrays, draw
 
 Cache = tuple[KVCache, ...]  # one per layer: a decode step then updates each in place
@@ -157,8 +157,8 @@ def prefill(
     """Writes keys and values of the next tokens of some conversations.
 
     Args:
-      model: the scanned decoder.
-      params: its parameters.
+      model: the decoder with `unrolled=True`: a scan would copy each layer's weights, as many bytes as they are read.
+      params: its parameters, `unrolled_params` of the scanned decoder's.
       cache: per-layer caches of all slots; donated.
       tokens_RxP: int32[R, P], padded on the right.
       slots_R: int32[R], distinct within a share, counted from its begin; past its end for a padding row.
@@ -169,9 +169,8 @@ def prefill(
     """
     column = jnp.arange(tokens_RxP.shape[1])
     positions = jnp.where(column < counts_R[:, None], starts_R[:, None] + column, window)
-    rows = join_layers(_gather(cache, slots_R, window, sharding))
+    rows = _gather(cache, slots_R, window, sharding)
     _, rows = model.apply({"params": params}, tokens_RxP, positions, rows)
-    rows = split_layers(rows)
     return _constrain(_scatter_new(cache, slots_R, rows, starts_R, tokens_RxP.shape[1], sharding), sharding)
 
 
@@ -212,8 +211,7 @@ def decode_block(
     token's position, so that a draw depends on neither slot, batch nor timing.
 
     Args:
-      model: the decoder with `unrolled=True`.
-      params: its parameters, `unrolled_params` of the scanned decoder's.
+      model, params: as for `prefill`.
       cache: per-layer caches of all slots; donated.
       state: the slots to draw in.
       slots_R: int32[R], which they are, distinct; >= S for a padding row. None: all of them, in order.

@@ -250,7 +250,6 @@ class Engine:
             raise ValueError(f"sampler.weight_dtype={weight_dtype!r} is unknown; use 'policy' or 'int8'.")
         self.counters = Counters()
         self._learned, self._weight_dtype = model.config, weight_dtype
-        self._model = Decoder(model.config.merged)
         self._decoder = Decoder(model.config.merged, unrolled=True)
         self._slots = slots
         self._context = context
@@ -304,13 +303,13 @@ class Engine:
 
     def set_params(self, params: Any, version: int) -> None:
         """Swaps the weights between two steps; tokens drawn from now on carry `version`."""
-        self._params = self._layerwise = None  # before their successors are made: not everywhere is room for both
+        self._params = None  # before their successors are made: not everywhere is room for both
         plain = self._learned.lora is None and self._weight_dtype == "policy"
         convert = sampling_params if plain else _converted  # a mere cast copies nothing where nothing changes
         with self._launching:
-            self._params = convert(params, self._learned, self._weight_dtype)
             # Cut up here: in the decode call it would be done once for every block.
-            self._layerwise = unrolled_params(self._params, self._model.config.num_layers)
+            converted = convert(params, self._learned, self._weight_dtype)
+            self._params = unrolled_params(converted, self._learned.num_layers)
         self._version = version
         if self._on_swap == "reprefill":
             for conversation in self._conversations.values():
@@ -468,7 +467,7 @@ class Engine:
                 by_chunk[_bucket(c.pending, _CHUNKS)].append(c)
             for chunk, rows in sorted(by_chunk.items()):
                 window = self._window(max(c.cached + min(c.pending, chunk) for c in rows))
-                sizes = prefill_rows(self._model.config, self._shares, self._cache_dtype, chunk, window)
+                sizes = prefill_rows(self._decoder.config, self._shares, self._cache_dtype, chunk, window)
                 for count, part in self._calls(rows, [c.slot for c in rows], sizes):
                     self._compute_chunk(part, count, chunk)
 
@@ -506,7 +505,7 @@ class Engine:
         chunk_arrays = tokens, slots, starts, counts
         with self._launching:
             self._cache = prefill(
-                self._model, self._params, self._cache, *chunk_arrays, window=window, sharding=self._sharding
+                self._decoder, self._params, self._cache, *chunk_arrays, window=window, sharding=self._sharding
             )
 
     def _copy(self, copies: list[tuple[int, int, int]]) -> None:
@@ -554,7 +553,7 @@ class Engine:
         with self._launching:
             self._cache, tokens, logps = decode_block(
                 self._decoder,
-                self._layerwise,
+                self._params,
                 self._cache,
                 state,
                 slots,

@@ -15,7 +15,7 @@ from spade_jax.sampler.engine import largest_prefill, prefill_rows
 EIGHT_DEVICES = """
     import jax, numpy as np
     from spade_jax.learner import partitioning
-    from spade_jax.policy import Decoder, DecoderConfig, init_cache, init_params, split_layers
+    from spade_jax.policy import Decoder, DecoderConfig, init_cache, init_params, split_layers, unrolled_params
     from spade_jax.runtime import collectives
     from spade_jax.sampler import Engine, SamplingConfig
     from spade_jax.sampler.decode import copy_rows, prefill, shares
@@ -62,7 +62,8 @@ EIGHT_DEVICES = """
     placed = jax.device_put(cache, engine._sharding.update(mesh=mesh, spec=jax.P(("data", "fsdp"), None)))
     sharding, numbers = placed[0].k.sharding, np.zeros(8, np.int32)
     with jax.set_mesh(mesh):
-        filled = prefill.lower(model, params, placed, np.zeros((8, 4), np.int32), numbers, numbers, numbers,
+        decoder, own = Decoder(model.config, unrolled=True), unrolled_params(params, 2)
+        filled = prefill.lower(decoder, own, placed, np.zeros((8, 4), np.int32), numbers, numbers, numbers,
                                window=context, sharding=sharding).compile()
         copied = copy_rows.lower(placed, numbers, numbers, window=context, sharding=sharding).compile()
     row = sum(x.nbytes for x in jax.tree.leaves(cache)) / 16
