@@ -16,6 +16,8 @@ from spade_jax.policy.cache import KVCache
 from spade_jax.policy.placement import mesh_axes
 
 Local = bool | jax.Array  # of one layer, known while tracing or not: does it see a window only
+Range = tuple[int, int]
+Chunks = tuple[tuple[Range, Range], ...]  # of queries, and of the keys that some of these see
 _PIECE = 512  # queries whose scores exist at once in long sequences
 _LANES = 128  # the least block of the kernel for TPUs
 MASKED = -1e30  # finite: a row that is masked everywhere must not become NaN
@@ -75,32 +77,109 @@ def causal_attention(
     k_BxKxSxD = k_BxTxKxD.transpose(0, 2, 1, 3)
     v_BxKxSxD = v_BxTxKxD.transpose(0, 2, 1, 3)
 
-    def attend(begin: int, end: int, q_BxKxGxQxD: jax.Array, first: jax.Array | int) -> jax.Array:
-        """Of the queries from `first` on to the keys from `begin` to `end`."""
-        Q, S = q_BxKxGxQxD.shape[3], end - begin
-        # One batched matrix product per (row, head): XLA:CPU is slower with two query axes.
-        q = q_BxKxGxQxD.reshape(B, K, G * Q, D)
-        scores = jnp.einsum("bkqd,bksd->bkqs", q, k_BxKxSxD[:, :, begin:end], preferred_element_type=jnp.float32)
-        seen = visible(first + jnp.arange(Q)[:, None], jnp.arange(begin, end)[None, :], rule.window, local)
-        scores = jnp.where(seen, rule.cap(scores).reshape(B, K, G, Q, S), MASKED)
-        weights = jax.nn.softmax(scores, axis=-1).reshape(B, K, G * Q, S).astype(v_BxTxKxD.dtype)
-        out = jnp.einsum("bkqs,bksd->bkqd", weights, v_BxKxSxD[:, :, begin:end], preferred_element_type=jnp.float32)
-        return out.reshape(B, K, G, Q, D)
+    def attend(chunks: Chunks, q_BxKxGxQxD: jax.Array, first: jax.Array | int) -> jax.Array:
+        """Of the queries from `first` on."""
+        seen = [
+            visible(first + jnp.arange(start, end)[:, None], jnp.arange(*keys)[None, :], rule.window, local)
+            for (start, end), keys in chunks
+        ]
+        return _attend(rule, chunks, q_BxKxGxQxD, k_BxKxSxD, v_BxKxSxD, seen)
 
-    outputs = []
+    chunks = []
     for start in range(0, T, chunk):
         end = min(start + chunk, T)
         begin = max(0, start + 1 - rule.window) if local is True and rule.window else 0
-        queries, of = q_BxKxGxTxD[:, :, :, start:end], functools.partial(attend, begin, end)
+        chunks.append(((start, end), (begin, end)))
+    if chunk < 2 * _PIECE or chunk % _PIECE:
+        return attend(tuple(chunks), q_BxKxGxTxD, 0).transpose(0, 3, 1, 2, 4)
+
+    outputs = []
+    for (start, end), keys in chunks:
         pieces, rest = divmod(end - start, _PIECE)
-        if rest or pieces < 2:
-            outputs.append(of(queries, start))
+        if rest:  # the last chunk
+            outputs.append(attend((((0, end - start), keys),), q_BxKxGxTxD[:, :, :, start:end], start))
             continue
-        split = jnp.moveaxis(queries.reshape(B, K, G, pieces, _PIECE, D), 3, 0)
+        of = jax.checkpoint(functools.partial(attend, (((0, _PIECE), keys),)), prevent_cse=False)
+        split = jnp.moveaxis(q_BxKxGxTxD[:, :, :, start:end].reshape(B, K, G, pieces, _PIECE, D), 3, 0)
         firsts = start + _PIECE * jnp.arange(pieces)
-        out = jax.lax.map(lambda piece, of=of: jax.checkpoint(of, prevent_cse=False)(*piece), (split, firsts))
+        out = jax.lax.map(lambda piece, of=of: of(*piece), (split, firsts))
         outputs.append(jnp.moveaxis(out, 0, 3).reshape(B, K, G, end - start, D))
     return jnp.concatenate(outputs, axis=3).transpose(0, 3, 1, 2, 4)
+
+
+def _multiply(a: jax.Array, b: jax.Array, axis: int) -> jax.Array:
+    """float32 product of matrices [B, K, ., .] that sums the last axis of `a` and the given one of `b`.
+
+    XLA:CPU gives its library no product that sums another axis of its first operand.
+    """
+    return jax.lax.dot_general(a, b, (((3,), (axis,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(
+    rule: Scores,
+    chunks: Chunks,
+    q_BxKxGxTxD: jax.Array,
+    k_BxKxSxD: jax.Array,
+    v_BxKxSxD: jax.Array,
+    seen: list[jax.Array],
+) -> jax.Array:
+    """float32[B, K, G, T, D], attention of each chunk's queries, already scaled, to its keys.
+
+    The gradient is that of FlashAttention-2 (Dao 2023, arXiv:2307.08691), but the weights are kept, not computed anew.
+    Its products have operands of the precision of q, k and v, as `products.product` has.
+
+    Args:
+      seen: bool[its queries, its keys] of each chunk; every query sees one or more.
+    """
+    return _attend_forward(rule, chunks, q_BxKxGxTxD, k_BxKxSxD, v_BxKxSxD, seen)[0]
+
+
+def _attend_forward(rule, chunks, q_BxKxGxTxD, k_BxKxSxD, v_BxKxSxD, seen):
+    B, K, G, _, D = q_BxKxGxTxD.shape
+    outs, masses, kept = [], [], []
+    for ((start, end), (begin, stop)), seen_QxS in zip(chunks, seen, strict=True):
+        Q, S = seen_QxS.shape
+        # One batched matrix product per (row, head): XLA:CPU is slower with two query axes.
+        q = q_BxKxGxTxD[:, :, :, start:end].reshape(B, K, G * Q, D)
+        scores, uncap = jax.vjp(rule.cap, _multiply(q, k_BxKxSxD[:, :, begin:stop], 3))
+        scores = jnp.where(seen_QxS, scores.reshape(B, K, G, Q, S), MASKED)
+        weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
+        masses.append(jnp.sum(weights, axis=-1, keepdims=True))
+        weights = weights.reshape(B, K, G * Q, S).astype(v_BxKxSxD.dtype)
+        outs.append(_multiply(weights, v_BxKxSxD[:, :, begin:stop], 2).reshape(B, K, G, Q, D))
+        kept.append((weights, uncap))
+    mass_BxKxGxTx1 = jnp.concatenate(masses, axis=3)
+    out_BxKxGxTxD = jnp.concatenate(outs, axis=3) / mass_BxKxGxTx1
+    return out_BxKxGxTxD, (q_BxKxGxTxD, k_BxKxSxD, v_BxKxSxD, kept, mass_BxKxGxTx1, out_BxKxGxTxD)
+
+
+def _attend_backward(rule, chunks, residuals, g_BxKxGxTxD):
+    q_BxKxGxTxD, k_BxKxSxD, v_BxKxSxD, kept, mass_BxKxGxTx1, out_BxKxGxTxD = residuals
+    B, K, G, _, D = q_BxKxGxTxD.shape
+    g_BxKxGxTxD = g_BxKxGxTxD / mass_BxKxGxTx1  # instead of the weights
+    mean_BxKxGxTx1 = jnp.sum(g_BxKxGxTxD * out_BxKxGxTxD, axis=-1, keepdims=True)
+    g_BxKxGxTxD = g_BxKxGxTxD.astype(v_BxKxSxD.dtype)
+    # Transposed whole, and dk and dv added up as they come: XLA takes the transpose of an operand or of a result back
+    # into the product, which then sums another axis.
+    q_BxKxDxGxT, g_BxKxDxGxT = (x.transpose(0, 1, 4, 2, 3) for x in (q_BxKxGxTxD, g_BxKxGxTxD))
+    dk_BxKxDxS, dv_BxKxDxS = (jnp.zeros_like(x, jnp.float32).swapaxes(2, 3) for x in (k_BxKxSxD, v_BxKxSxD))
+    dqs = []
+    for ((start, end), (begin, stop)), (weights, uncap) in zip(chunks, kept, strict=True):
+        k, v = k_BxKxSxD[:, :, begin:stop], v_BxKxSxD[:, :, begin:stop]
+        g, mean = (x[:, :, :, start:end].reshape(B, K, -1, x.shape[-1]) for x in (g_BxKxGxTxD, mean_BxKxGxTx1))
+        (d_scores,) = uncap(weights.astype(jnp.float32) * (_multiply(g, v, 3) - mean))
+        d_scores = d_scores.astype(k.dtype)
+        q_BxKxDxGQ, g_BxKxDxGQ = (x[..., start:end].reshape(B, K, D, -1) for x in (q_BxKxDxGxT, g_BxKxDxGxT))
+        dqs.append(_multiply(d_scores, k, 2).reshape(B, K, G, end - start, D))
+        dk_BxKxDxS = dk_BxKxDxS.at[..., begin:stop].add(_multiply(q_BxKxDxGQ, d_scores, 2))
+        dv_BxKxDxS = dv_BxKxDxS.at[..., begin:stop].add(_multiply(g_BxKxDxGQ, weights, 2))
+    dq_BxKxGxTxD = jnp.concatenate(dqs, axis=3).astype(q_BxKxGxTxD.dtype)
+    dk_BxKxSxD, dv_BxKxSxD = (x.swapaxes(2, 3).astype(k_BxKxSxD.dtype) for x in (dk_BxKxDxS, dv_BxKxDxS))
+    return dq_BxKxGxTxD, dk_BxKxSxD, dv_BxKxSxD, None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
 
 
 def fused_attention(
