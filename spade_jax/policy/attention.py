@@ -157,12 +157,13 @@ def _attend_forward(rule, chunks, q_BxKxGxTxD, k_BxKxSxD, v_BxKxSxD, seen):
 def _attend_backward(rule, chunks, residuals, g_BxKxGxTxD):
     q_BxKxGxTxD, k_BxKxSxD, v_BxKxSxD, kept, mass_BxKxGxTx1, out_BxKxGxTxD = residuals
     B, K, G, _, D = q_BxKxGxTxD.shape
-    g_BxKxGxTxD = g_BxKxGxTxD / mass_BxKxGxTx1  # instead of the weights
-    mean_BxKxGxTx1 = jnp.sum(g_BxKxGxTxD * out_BxKxGxTxD, axis=-1, keepdims=True)
-    g_BxKxGxTxD = g_BxKxGxTxD.astype(v_BxKxSxD.dtype)
+    g_BxKxGxTxD = (g_BxKxGxTxD / mass_BxKxGxTx1).astype(v_BxKxSxD.dtype)  # instead of the weights
+    mean_BxKxGxTx1 = jnp.sum(g_BxKxGxTxD.astype(jnp.float32) * out_BxKxGxTxD, axis=-1, keepdims=True)
     # Transposed whole, and dk and dv added up as they come: XLA takes the transpose of an operand or of a result back
-    # into the product, which then sums another axis.
-    q_BxKxDxGxT, g_BxKxDxGxT = (x.transpose(0, 1, 4, 2, 3) for x in (q_BxKxGxTxD, g_BxKxGxTxD))
+    # into the product, which then sums another axis. With one chunk it does so all the same, and XLA:CPU has no such
+    # product of bfloat16.
+    precision = jnp.float32 if len(chunks) == 1 else k_BxKxSxD.dtype
+    q_BxKxDxGxT, g_BxKxDxGxT = (x.astype(precision).transpose(0, 1, 4, 2, 3) for x in (q_BxKxGxTxD, g_BxKxGxTxD))
     dk_BxKxDxS, dv_BxKxDxS = (jnp.zeros_like(x, jnp.float32).swapaxes(2, 3) for x in (k_BxKxSxD, v_BxKxSxD))
     dqs = []
     for ((start, end), (begin, stop)), (weights, uncap) in zip(chunks, kept, strict=True):
@@ -172,8 +173,8 @@ def _attend_backward(rule, chunks, residuals, g_BxKxGxTxD):
         d_scores = d_scores.astype(k.dtype)
         q_BxKxDxGQ, g_BxKxDxGQ = (x[..., start:end].reshape(B, K, D, -1) for x in (q_BxKxDxGxT, g_BxKxDxGxT))
         dqs.append(_multiply(d_scores, k, 2).reshape(B, K, G, end - start, D))
-        dk_BxKxDxS = dk_BxKxDxS.at[..., begin:stop].add(_multiply(q_BxKxDxGQ, d_scores, 2))
-        dv_BxKxDxS = dv_BxKxDxS.at[..., begin:stop].add(_multiply(g_BxKxDxGQ, weights, 2))
+        dk_BxKxDxS = dk_BxKxDxS.at[..., begin:stop].add(_multiply(q_BxKxDxGQ, d_scores.astype(precision), 2))
+        dv_BxKxDxS = dv_BxKxDxS.at[..., begin:stop].add(_multiply(g_BxKxDxGQ, weights.astype(precision), 2))
     dq_BxKxGxTxD = jnp.concatenate(dqs, axis=3).astype(q_BxKxGxTxD.dtype)
     dk_BxKxSxD, dv_BxKxSxD = (x.swapaxes(2, 3).astype(k_BxKxSxD.dtype) for x in (dk_BxKxDxS, dv_BxKxDxS))
     return dq_BxKxGxTxD, dk_BxKxSxD, dv_BxKxSxD, None
