@@ -259,8 +259,8 @@ class Decoder(nn.Module):
     Attributes:
       config: the network's shape.
       unrolled: run the same blocks one after the other, on parameters from
-        `params.unrolled_params` and on a tuple of per-layer caches. A decode loop
-        wants this: a scan would copy every layer's weights and cache in every step.
+        `params.unrolled_params` and on a tuple of per-layer caches. Sampling wants
+        this: a scan would copy every layer's weights and cache in every call and step.
     """
 
     config: DecoderConfig
