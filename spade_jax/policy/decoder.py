@@ -9,6 +9,7 @@ heads, G = H/K, N heads of either kind, F MLP width, V vocabulary, L layers.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
@@ -250,6 +251,17 @@ class Block(nn.Module):
         return nn.with_logical_constraint(x_BxTxD, ("batch", "length", None)), cache
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _layer(config: DecoderConfig, local: bool, rules: tuple, variables, *inputs):
+    """A layer by itself, traced and lowered once for all that are alike; in the compiled program nothing is left of it.
+
+    Args:
+      rules: those in force for logical axes, which jit does not tell apart by itself.
+    """
+    del rules
+    return Block(config, parent=None).apply(variables, *inputs, local)
+
+
 class Decoder(nn.Module):
     """Decoder-only language model; see `DecoderConfig` for its shape.
 
@@ -320,10 +332,10 @@ class Decoder(nn.Module):
         with jax.named_scope("layers"):
             if self.unrolled:
                 caches = cache if cache is not None else (None,) * c.num_layers
-                done = []
+                done, rules = [], tuple(nn.get_logical_axis_rules())
                 for i, (layer, layer_cache) in enumerate(zip(self.layers, caches, strict=True)):
-                    shared = positions_BxT, tables, counted_BxT
-                    x_BxTxD, layer_cache = layer(x_BxTxD, layer_cache, *shared, c.is_local(i))
+                    inputs = x_BxTxD, layer_cache, positions_BxT, tables, counted_BxT
+                    x_BxTxD, layer_cache = _layer(c, c.is_local(i), rules, layer.variables, *inputs)
                     done.append(layer_cache)
                 cache = None if cache is None else tuple(done)
             else:
