@@ -87,8 +87,8 @@ def _gather(cache: Cache, rows_R: jax.Array, window: int, sharding: NamedShardin
     """The first `window` positions of some rows."""
 
     def gather(cache: Cache, rows_R: jax.Array) -> Cache:
-        # Cut before rows are picked, and without a look for indices beyond the cache, whose rows nobody uses: half the
-        # time or less on a CPU.
+        # Cut before rows are picked, and without a look for indices beyond the cache, whose rows nobody uses: a block
+        # of one step takes .96 of the time on a CPU.
         def pick(positions: jax.Array) -> jax.Array:
             return positions.at[rows_R].get(mode="clip")
 
